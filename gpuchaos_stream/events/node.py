@@ -1,0 +1,38 @@
+"""Where a node sits and what it holds: the raw material of the topology."""
+
+from __future__ import annotations
+
+from gpuchaos_stream.events.base import Event, Wire
+
+
+class GpuPlace(Wire):
+    """One GPU: its index on the node, PCI address, NUMA node and the job that uses it."""
+
+    index: str
+    uuid: str = ""
+    pci: str = ""
+    numa_node: int | None = None
+    job: str | None = None
+
+
+class PortPlace(Wire):
+    """One RDMA port: its device name, rail (leaf switch) and NUMA node."""
+
+    name: str
+    rail: str | None = None
+    numa_node: int | None = None
+
+
+class NodeInfo(Event):
+    """A node's place. Sent at the agent's start, on change, and every 30 s; the latest one counts."""
+
+    node: str
+    cell: str
+    rack: str | None = None
+    nvlink_domain: str | None = None
+    gpus: tuple[GpuPlace, ...] = ()
+    ports: tuple[PortPlace, ...] = ()
+    jobs: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    agent_version: str = ""
+    faults_possible: tuple[str, ...] = ()
