@@ -1,0 +1,53 @@
+"""Structured logs: one JSON object a line on stderr, or plain lines on a terminal.
+
+The keys `experiment_id`, `fault_id` and `node` mean the same in every line, metric and span.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(*, level: str = "INFO", json: bool | None = None) -> None:
+    """Sets up structlog and the standard library's logging alike.
+
+    `json` None means: JSON unless stderr is a terminal.
+    """
+    as_json = not sys.stderr.isatty() if json is None else json
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer], foreign_pre_chain=shared
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # They tell of each rebalance in tables; what matters of it the worker says itself.
+    for noisy in ("faust", "mode", "aiokafka", "httpx", "httpcore", "urllib3"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger that speaks structured."""
+    bound: structlog.stdlib.BoundLogger = structlog.get_logger(name)
+    return bound

@@ -1,0 +1,71 @@
+"""`/metrics`, `/healthz` and `/readyz` of a process, in a thread of its own.
+
+A thread, so that an event loop that hangs is still seen: `healthz` then says how long it has not moved.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+#: Returns None when all is well, else the reason in words.
+Check = Callable[[], str | None]
+
+
+class Heartbeat:
+    """A loop calls `beat`; the health check says when it has not for `limit_s` seconds of `clock`."""
+
+    def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit_s
+        self._clock = clock
+        self._last = clock()
+
+    def beat(self) -> None:
+        """The loop is alive."""
+        self._last = self._clock()
+
+    def check(self) -> str | None:
+        """The reason why it is not healthy, or None."""
+        age = self._clock() - self._last
+        return f"the main loop has not moved for {age:.1f} s" if age > self._limit else None
+
+
+class StatusServer:
+    """Serves until `close`. `port` 0 takes a free one; `self.port` says which."""
+
+    def __init__(self, *, host: str, port: int, healthy: Check, ready: Check) -> None:
+        checks = {"/healthz": healthy, "/readyz": ready}
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path == "/metrics":
+                    self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
+                elif self.path in checks:
+                    reason = checks[self.path]()
+                    self._answer(503 if reason else 200, (reason or "ok").encode() + b"\n", "text/plain")
+                else:
+                    self._answer(404, b"known are /metrics, /healthz, /readyz\n", "text/plain")
+
+            def _answer(self, status: int, body: bytes, kind: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it so)
+                pass
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
+
+    def close(self) -> None:
+        """Stops serving."""
+        self._server.shutdown()
+        self._server.server_close()
