@@ -1,0 +1,1 @@
+"""Correlate: faults × anomalies → incidents, blast radius."""

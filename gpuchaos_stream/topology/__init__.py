@@ -1,0 +1,1 @@
+"""Topology: where each device sits, what is near what."""
