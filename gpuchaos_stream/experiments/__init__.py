@@ -1,0 +1,1 @@
+"""Experiments: plans, their check, their life."""

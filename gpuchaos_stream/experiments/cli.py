@@ -1,0 +1,304 @@
+"""`gpuchaos experiment`: check, run, stop, list, show, watch."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from gpuchaos_stream.errors import UserError, UserErrors, nearest
+from gpuchaos_stream.events import topics
+from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
+from gpuchaos_stream.experiments import client, show
+from gpuchaos_stream.experiments.load import load
+from gpuchaos_stream.stream.options import cluster_option, hush_kafka_client, kafka_options
+
+if TYPE_CHECKING:
+    from gpuchaos_stream.stream.bus import Bus
+
+#: No control plane has answered a start after so many seconds: say so.
+SILENT_S: Final = 15.0
+#: A stop that no worker has taken after so many seconds is said to be in trouble.
+STOP_TAKEN_S: Final = 10.0
+#: Nothing of these is left to be stopped.
+_PAST_STOPPING: Final = frozenset({Status.RECOVERING, Status.FINISHED})
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster's Kafka."""
+
+    cluster: str
+    bootstrap_servers: str | None
+    kafka_file: Path | None
+
+    @asynccontextmanager
+    async def bus(self) -> AsyncIterator[Bus]:
+        """A started bus.
+
+        Raises:
+            UserError: the settings are inconsistent, or no broker answers.
+        """
+        # Imported here: `experiment check` needs no Kafka client.
+        from gpuchaos_stream.stream.bus import Bus  # noqa: PLC0415
+        from gpuchaos_stream.stream.settings import load as load_settings  # noqa: PLC0415
+
+        hush_kafka_client()
+        bus = Bus(load_settings(self.kafka_file, bootstrap_servers=self.bootstrap_servers), client_id="gpuchaos-cli")
+        await bus.start()
+        try:
+            yield bus
+        finally:
+            await bus.stop()
+
+
+def connection_options(command: Decorated) -> Decorated:
+    """Adds --cluster, --bootstrap-servers and --kafka-config, given to the command as `connection`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any, cluster: str, bootstrap_servers: str | None, kafka_config: Path | None, **kwargs: Any
+    ) -> Any:
+        return command(*args, connection=Connection(cluster, bootstrap_servers, kafka_config), **kwargs)
+
+    return cluster_option(kafka_options(wrapped))  # type: ignore[return-value]
+
+
+def output_option(command: Decorated) -> Decorated:
+    """Adds -o table|json; json is one object a line."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="json: one object a line.",
+    )
+    return option(command)
+
+
+key_option = click.option(
+    "--key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar=client.KEY_ENV,
+    show_envvar=True,
+    help="The operator's key file (default: gpuchaos/operator.json in the user's configuration folder).",
+)
+
+
+@click.group()
+def experiment() -> None:
+    """Check, run, stop and follow experiments."""
+
+
+@experiment.command("check")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@output_option
+def check_files(files: tuple[Path, ...], output: str) -> None:
+    """Check experiment files; nothing is sent. Exit status: 0 all fine, 2 a mistake (file, line, fix)."""
+    bad = False
+    for file in files:
+        try:
+            plan = load(file)
+        except UserError as error:
+            bad = True
+            for item in error.errors if isinstance(error, UserErrors) else (error,):
+                if output == "json":
+                    click.echo(
+                        show.as_json({"ok": False, "where": item.where, "problem": item.problem, "fix": item.fix})
+                    )
+                else:
+                    click.echo(str(item), err=True)
+        else:
+            summary = f"{plan.fault.name} on {', '.join(plan.targets.entities)} for {plan.duration:g} s"
+            if output == "json":
+                click.echo(show.as_json({"ok": True, "where": str(file), "name": plan.name, "summary": summary}))
+            else:
+                click.echo(f"{file}: ok: {plan.name}: {summary}")
+    if bad:
+        sys.exit(2)
+
+
+@experiment.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Follow it until it is finished.")
+@click.option("--id", "experiment_id", help="Id of the experiment (default: its name and eight random digits).")
+@key_option
+@connection_options
+@output_option
+def run(
+    file: Path, *, wait: bool, experiment_id: str | None, key: Path | None, connection: Connection, output: str
+) -> None:
+    """Run the experiment in FILE.
+
+    Exit status: 0 passed (or, with --no-wait, sent); 1 failed, halted, stopped or void; 2 bad input;
+    130 interrupted (Ctrl-C), after which the experiment is stopped and its faults are undone.
+    """
+    plan = load(file)
+    signer = client.load_signer(key)
+    start = client.start_command(plan, cluster=connection.cluster, experiment_id=experiment_id)
+    name = str(start.experiment_id)
+
+    async def go() -> ExperimentState | None:
+        async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
+            await client.send(bus, signer, start)
+            click.echo(f"started {name}", err=True)
+            if not wait:
+                return None
+            silent = asyncio.get_running_loop().call_later(SILENT_S, _say_silent, connection.cluster)
+            try:
+                async for state in client.follow(aiter(records), connection.cluster):
+                    if state.id != name:
+                        continue
+                    silent.cancel()
+                    click.echo(_change(state, output))
+                    if state.status is Status.FINISHED:
+                        return state
+            except asyncio.CancelledError:
+                reason = "interrupted at the command line"
+                latest = {state.id: state for state in await client.states(bus, connection.cluster)}
+                if name in latest:
+                    await client.stop(bus, signer, latest[name], reason)
+                else:
+                    await client.send(bus, signer, client.stop_command(name, cluster=connection.cluster, reason=reason))
+                click.echo(f"interrupted: {name} is being stopped", err=True)
+                raise
+            finally:
+                silent.cancel()
+            return None
+
+    last = _run(go())
+    if last is not None and output == "table":
+        show.page(last, sys.stdout)
+    sys.exit(0 if last is None or last.verdict is Verdict.PASSED else 1)
+
+
+@experiment.command()
+@click.argument("experiment_id")
+@click.option("--reason", required=True, help="Why; it is kept with the experiment.")
+@key_option
+@connection_options
+def stop(experiment_id: str, *, reason: str, key: Path | None, connection: Connection) -> None:
+    r"""Stop a running experiment: its faults are undone at once.
+
+    The control plane is told, and each agent concerned as well, so that this works without a worker.
+
+    \b
+    Exit status: 0 taken; 1 sent, but no worker says within 10 s that it stops; 2 bad input.
+    """
+    signer = client.load_signer(key)
+
+    async def go() -> bool:
+        async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
+            state = _find(await client.states(bus, connection.cluster), experiment_id)
+            if state.status in _PAST_STOPPING:
+                return True
+            await client.stop(bus, signer, state, reason)
+            try:
+                async with asyncio.timeout(STOP_TAKEN_S):
+                    async for said in client.follow(aiter(records), connection.cluster):
+                        if said.id == experiment_id and said.status in {Status.HALTING, *_PAST_STOPPING}:
+                            return True
+            except TimeoutError:
+                return False
+            return False
+
+    if _run(go()):
+        click.echo(f"{experiment_id} is stopped", err=True)
+        return
+    click.echo(
+        f"stop of {experiment_id} sent to its nodes, but no worker has taken it in {STOP_TAKEN_S:.0f} s: "
+        "is one running, and is this machine's clock right?",
+        err=True,
+    )
+    sys.exit(1)
+
+
+@experiment.command("list")
+@click.option("--all-clusters", is_flag=True, help="Not only those of --cluster.")
+@connection_options
+@output_option
+def list_all(*, all_clusters: bool, connection: Connection, output: str) -> None:
+    """List experiments, oldest first."""
+    found = _run(_states(connection, every=all_clusters))
+    if output == "json":
+        for state in found:
+            click.echo(show.as_json(state))
+    else:
+        show.table(found, sys.stdout)
+
+
+@experiment.command("show")
+@click.argument("experiment_id")
+@connection_options
+@output_option
+def show_one(experiment_id: str, *, connection: Connection, output: str) -> None:
+    """Show one experiment: faults, recovery times against their objectives, blast radius, halts."""
+    state = _find(_run(_states(connection)), experiment_id)
+    if output == "json":
+        click.echo(show.as_json(state))
+    else:
+        show.page(state, sys.stdout)
+
+
+@experiment.command()
+@click.argument("experiment_id", required=False)
+@connection_options
+@output_option
+def watch(experiment_id: str | None, *, connection: Connection, output: str) -> None:
+    """Print each change as it happens: of one experiment until it is finished, or of all until Ctrl-C."""
+
+    async def go() -> None:
+        async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
+            states = await client.states(bus, connection.cluster)
+            for state in states if experiment_id is None else [_find(states, experiment_id)]:
+                click.echo(_change(state, output))
+                if experiment_id and state.status is Status.FINISHED:
+                    return
+            async for state in client.follow(aiter(records), connection.cluster):
+                if experiment_id in (None, state.id):
+                    click.echo(_change(state, output))
+                    if experiment_id and state.status is Status.FINISHED:
+                        return
+
+    _run(go())
+
+
+Result = TypeVar("Result")
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+async def _states(connection: Connection, *, every: bool = False) -> list[ExperimentState]:
+    async with connection.bus() as bus:
+        return await client.states(bus, None if every else connection.cluster)
+
+
+def _find(states: list[ExperimentState], experiment_id: str) -> ExperimentState:
+    for state in states:
+        if state.id == experiment_id:
+            return state
+    fix = nearest(experiment_id, [state.id for state in states][-10:]) or "gpuchaos experiment list shows them"
+    raise UserError(f"experiment {experiment_id}", "there is none of that id in this cluster", fix)
+
+
+def _change(state: ExperimentState, output: str) -> str:
+    return show.as_json(state) if output == "json" else show.line(state)
+
+
+def _say_silent(cluster: str) -> None:
+    click.echo(f"no control plane of cluster {cluster!r} has answered yet: is `gpuchaos worker` running?", err=True)

@@ -1,0 +1,182 @@
+"""The experiment plan: what a reliability engineer writes, as types.
+
+Everything an experiment must declare before it may run is required here: targets, limits, duration, lease,
+steady state, recovery objectives, owner, undo. An unknown field is refused.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field
+
+from gpuchaos_stream.events.base import Authored, Entity
+
+_COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h)$")
+_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds of `500ms`, `30s`, `5m`, `1h`, or of a bare number of seconds.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = _DURATION.match(str(value).strip())
+    if match is None:
+        raise ValueError(f"{value!r} is no duration; write it like 500ms, 30s, 5m or 1h")
+    return float(match[1]) * _UNIT[match[2]]
+
+
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), Field(gt=0, allow_inf_nan=False, description="like 500ms, 30s, 5m, 1h")
+]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Op(StrEnum):
+    """Comparison of a steady-state check."""
+
+    GE = ">="
+    LE = "<="
+    GT = ">"
+    LT = "<"
+
+    def holds(self, left: float, right: float) -> bool:
+        """Whether `left <op> right`; False for NaN."""
+        return _COMPARE[self.value](left, right)
+
+
+class Targets(Authored):
+    """What the fault is aimed at: entities, each of which gets one fault. Harm to these is declared, not spread."""
+
+    entities: tuple[Entity, ...] = Field(min_length=1, max_length=1000)
+
+
+class Limits(Authored):
+    """The most that may be hurt **beyond the declared targets**. All are required: a forgotten limit is no limit."""
+
+    gpus: int = Field(ge=0)
+    nodes: int = Field(ge=0)
+    jobs: int = Field(ge=0)
+    gpu_seconds: float = Field(ge=0, allow_inf_nan=False)
+    cells: int | None = Field(default=None, ge=0)
+    racks: int | None = Field(default=None, ge=0)
+    rails: int | None = Field(default=None, ge=0)
+    nvlink_domains: int | None = Field(default=None, ge=0)
+
+
+class Fault(Authored):
+    """The fault to inject, its parameters, and what the experiment claims to certify with it."""
+
+    name: str
+    params: dict[str, str | float | int | bool] = {}
+    certifies: tuple[str, ...] = Field(min_length=1)
+
+
+class TelemetryCheck(Authored):
+    """A node-level or job-level value from telemetry against a bound.
+
+    `metric` is `kind.metric.aggregate` for nodes (`gpu.utilization_ratio.mean`), a metric of a job's summary
+    for jobs (`steps_rate`). With `relative_to: baseline` the bound is a share of the value seen before injection.
+    """
+
+    metric: str
+    of: Entity = Field(description="node/NAME or job/NAME")
+    op: Op
+    value: Finite
+    relative_to: Literal["baseline"] | None = None
+
+
+class PromqlCheck(Authored):
+    """A PromQL instant query that must return one sample against a bound. Anything else is unknown."""
+
+    url: str
+    query: str
+    op: Op
+    value: Finite
+    timeout: Duration = 5.0
+
+
+class HttpCheck(Authored):
+    """An HTTP GET that must answer `status` within `timeout`."""
+
+    url: str
+    status: int = 200
+    timeout: Duration = 2.0
+
+
+class SteadyCheck(Authored):
+    """One steady-state check: exactly one of `telemetry`, `promql`, `http`."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    telemetry: TelemetryCheck | None = None
+    promql: PromqlCheck | None = None
+    http: HttpCheck | None = None
+
+
+class SteadyState(Authored):
+    """What "healthy" means here, and for how long it must hold to count as recovered."""
+
+    hold: Duration
+    checks: tuple[SteadyCheck, ...] = Field(min_length=1)
+
+
+class Objectives(Authored):
+    """Recovery objectives, each in seconds since injection. `slo` is the share of runs that must meet them."""
+
+    ttd: Duration
+    ttm: Duration
+    ttr: Duration
+    slo: float = Field(default=0.95, gt=0, lt=1)
+
+
+class Undo(Authored):
+    """How the fault goes away. `automatic` is the strategy's own undo; `deadline` bounds it."""
+
+    method: Literal["automatic"]
+    deadline: Duration = 30.0
+
+
+class Plan(Authored):
+    """A whole experiment plan."""
+
+    api_version: Literal["gpuchaos/v1"]
+    kind: Literal["Experiment"]
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")
+    description: str = Field(min_length=1)
+    owner: str = Field(min_length=1, description="who is called when it goes wrong")
+    labels: dict[str, str] = {}
+    fault: Fault
+    targets: Targets
+    duration: Duration
+    lease: Duration
+    undo: Undo
+    limits: Limits
+    steady_state: SteadyState
+    objectives: Objectives
+    settle: Duration = Field(default=3.0, description="steady state must hold this long before injection")
+
+    def recovery_deadline(self, injected: float, gone: float | None) -> float:
+        """Epoch seconds after which a run that has not recovered is a miss.
+
+        Three times the TTR objective after the first injection, and in any case long enough after the faults
+        were gone (`gone`, None while they are not) for one recovery within the objective to be confirmed.
+        """
+        return max(
+            injected + 3 * self.objectives.ttr,
+            (gone if gone is not None else injected + self.duration) + self.objectives.ttr + self.steady_state.hold,
+        )

@@ -1,0 +1,112 @@
+"""Experiments as text: a table, a page, a line. Rich on a terminal, plain everywhere else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.incident import LEVELS, RecoveryRecord
+
+_COLUMNS: Final = ("experiment", "fault", "status", "verdict", "ttd", "ttm", "ttr", "hurt", "owner", "started")
+#: Verdict → colour on a terminal.
+_COLOURS: Final = {"passed": "green", "failed": "red", "halted": "yellow", "stopped": "yellow", "void": "dim"}
+
+
+def table(states: Sequence[ExperimentState], out: TextIO) -> None:
+    """All states, one a row."""
+    rows = [_row(state) for state in states]
+    if not out.isatty():
+        widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
+        for row in [_COLUMNS, *rows]:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            out.write("  ".join(cells).rstrip() + "\n")
+        return
+    from rich.console import Console  # noqa: PLC0415  (only a terminal pays for it)
+    from rich.table import Table  # noqa: PLC0415
+
+    drawn = Table(*_COLUMNS, box=None, pad_edge=False)
+    for state, row in zip(states, rows, strict=True):
+        drawn.add_row(*row, style=_COLOURS.get(str(state.verdict), ""))
+    Console(file=out).print(drawn)
+
+
+def page(state: ExperimentState, out: TextIO) -> None:
+    """One experiment, everything that a person asks about it."""
+    radius = state.blast_radius
+    lines = [
+        ("experiment", state.id),
+        ("owner", state.owner),
+        ("status", state.status + (f": {state.verdict}" if state.verdict else "")),
+        ("reason", state.reason or "-"),
+        ("started", stamp(state.started)),
+        ("finished", stamp(state.finished)),
+        *((name, _against(state.recovery, name)) for name in ("ttd", "ttm", "ttr")),
+        ("confirmed", _seconds(state.recovery.confirm)),
+        ("unknown", _seconds(state.recovery.unknown_s)),
+        ("clock skew", _seconds(state.recovery.skew_s)),
+        ("hurt beyond targets", " ".join(f"{level}={getattr(radius, level)}" for level in LEVELS)),
+        ("GPU-seconds lost", f"{radius.gpu_seconds:.1f}"),
+        ("anomalies", f"{state.attributed} charged to it, {state.unattributed} that no fault explains"),
+        ("steady state", " ".join(f"{name}={value}" for name, value in state.steady.items()) or "-"),
+    ]
+    lines.extend(
+        (f"fault {f.fault_id}", f"{f.fault} on {f.entity}: {f.phase} {f.reason}".rstrip()) for f in state.faults
+    )
+    lines.extend((f"halt {h.cause}", f"{h.state}{' (dry run)' * h.dry_run}: {h.reason}") for h in state.halts)
+    width = max(len(name) for name, _ in lines)
+    out.writelines(f"{name.ljust(width)}  {value}\n" for name, value in lines)
+
+
+def line(state: ExperimentState) -> str:
+    """One change, for a running log."""
+    there = sum(fault.injected is not None and fault.undone is None for fault in state.faults)
+    parts = [stamp(state.time), state.id, str(state.status) + (f":{state.verdict}" if state.verdict else "")]
+    parts.append(f"faults={there}/{len(state.faults)}")
+    parts.extend(f"{name}={_seconds(getattr(state.recovery, name))}" for name in ("ttd", "ttm", "ttr"))
+    parts.append(f"hurt={_hurt(state)}")
+    return " ".join(parts) + (f"  {state.reason}" if state.reason else "")
+
+
+def as_json(value: ExperimentState | dict[str, Any]) -> str:
+    """One object on one line."""
+    return value.model_dump_json() if isinstance(value, ExperimentState) else json.dumps(value)
+
+
+def stamp(time: float | None) -> str:
+    """UTC, to the second; `-` for none."""
+    return "-" if time is None else datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _row(state: ExperimentState) -> tuple[str, ...]:
+    recovery = state.recovery
+    fault = state.faults[0].fault if state.faults else "-"
+    times = (_seconds(recovery.ttd), _seconds(recovery.ttm), _seconds(recovery.ttr))
+    return (
+        state.id,
+        fault,
+        str(state.status),
+        str(state.verdict or "-"),
+        *times,
+        _hurt(state),
+        state.owner,
+        stamp(state.started),
+    )
+
+
+def _hurt(state: ExperimentState) -> str:
+    radius = state.blast_radius
+    parts = [f"{getattr(radius, level)} {level}" for level in ("gpus", "nodes", "jobs") if getattr(radius, level)]
+    return ",".join(parts).replace(" ", ":") or "0"
+
+
+def _against(recovery: RecoveryRecord, name: str) -> str:
+    value, objective, met = getattr(recovery, name), recovery.objectives.get(name), recovery.met.get(name)
+    said = {True: "met", False: "missed", None: "open"}[met]
+    return _seconds(value) + (f" of {objective:g} s, {said}" if objective is not None else "")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}s"

@@ -1,0 +1,1 @@
+"""Recovery: steady state → TTD, TTM, TTR, objectives, error budgets."""
