@@ -1,0 +1,1 @@
+"""Act: decisions → halts, until they are confirmed or escalated."""

@@ -1,0 +1,146 @@
+"""`gpuchaos breaker`: what a person says to the breaker, as signed commands."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.events import topics
+from gpuchaos_stream.events.command import Command, CommandKind
+from gpuchaos_stream.events.envelope import BadMessageError, from_value
+from gpuchaos_stream.events.experiment import BreakerState
+from gpuchaos_stream.events.signing import Signer
+from gpuchaos_stream.experiments import client
+from gpuchaos_stream.experiments.cli import Connection, connection_options, key_option, output_option
+
+#: Seconds to wait until the breaker has done what was asked.
+WAIT_S: Final = 30.0
+_LONGEST_REASON: Final = 500
+
+_REASON = click.option("--reason", required=True, help="Why; kept with the breaker's state.")
+
+
+@click.group()
+def breaker() -> None:
+    """The breaker: a latched stop of all new faults. It trips by itself; only a person resets it.
+
+    Exit status: 0 done (status: closed), 1 not done in time (status: tripped), 2 bad input.
+    """
+
+
+@breaker.command()
+@output_option
+@connection_options
+def status(connection: Connection, output: str) -> None:
+    """Show whether new faults may be injected, and why not."""
+    state = asyncio.run(_status(connection))
+    click.echo(show(state, connection.cluster, output))
+    sys.exit(1 if state is not None and state.tripped else 0)
+
+
+@breaker.command()
+@_REASON
+@key_option
+@output_option
+@connection_options
+def reset(reason: str, key: Path | None, connection: Connection, output: str) -> None:
+    """Close the breaker, with the reason: what was wrong, and why it is over."""
+    _order(CommandKind.RESET, reason, client.load_signer(key), connection, output)
+
+
+@breaker.command()
+@_REASON
+@key_option
+@output_option
+@connection_options
+def trip(reason: str, key: Path | None, connection: Connection, output: str) -> None:
+    """Stop every experiment, undo its faults, and let none begin until the reset."""
+    _order(CommandKind.STOP_ALL, reason, client.load_signer(key), connection, output)
+
+
+def order(kind: CommandKind, cluster: str, reason: str, *, now: float, before: BreakerState | None) -> Command:
+    """The operator's command to the breaker at `now`, epoch seconds; `before` is the breaker's last known state.
+
+    Raises:
+        UserError: the reason is blank or too long.
+    """
+    reason = " ".join(reason.split())
+    if not reason:
+        raise UserError("--reason", "is empty", "say why; who comes next will want to know")
+    if len(reason) > _LONGEST_REASON:
+        raise UserError("--reason", f"is {len(reason)} characters long", f"use at most {_LONGEST_REASON}")
+    # A slow clock here would date a reset before the trip that it is meant for, or a trip before the last reset,
+    # and it would be taken for stale.
+    last = before.time if before is not None else 0.0
+    return client.operator_command(kind, cluster=cluster, now=max(now, last + 0.001), reason=reason)
+
+
+def latest_breaker(values: Iterable[bytes | None], cluster: str) -> BreakerState | None:
+    """The last breaker state of `cluster` among values of the experiments topic; None where there is none."""
+    found: BreakerState | None = None
+    for value in values:
+        try:
+            record = from_value(topics.EXPERIMENTS.name, value)
+        except BadMessageError:
+            continue  # the control stage's dead letters tell of it
+        if isinstance(record, BreakerState) and record.cluster == cluster:
+            found = record
+    return found
+
+
+def show(state: BreakerState | None, cluster: str, output: str) -> str:
+    """The breaker for a person, or as JSON. None is a breaker that never tripped."""
+    state = state or BreakerState(id="breaker", time=0.0, cluster=cluster)
+    if output == "json":
+        return state.model_dump_json()
+    lines = [f"breaker of {cluster}: {'TRIPPED, no new fault may begin' if state.tripped else 'closed'}"]
+    if state.tripped:
+        lines.append(f"  since {_stamp(state.since)}: {state.cause}")
+        lines.append("  close it with: gpuchaos breaker reset --reason …")
+    if state.frozen_until is not None:
+        lines.append(f"  new faults wait until {_stamp(state.frozen_until)}")
+    if state.reset_reason:
+        lines.append(f"  last reset by {state.reset_by}: {state.reset_reason}")
+    return "\n".join(lines)
+
+
+def _order(kind: CommandKind, reason: str, signer: Signer, connection: Connection, output: str) -> None:
+    order(kind, connection.cluster, reason, now=0.0, before=None)  # a bad reason is said before anything is opened
+    state = asyncio.run(_send(kind, reason, signer, connection))
+    if state is None:
+        raise click.ClickException(f"sent, but the breaker did not change within {WAIT_S:g} s: is a worker running?")
+    click.echo(show(state, connection.cluster, output))
+
+
+async def _status(connection: Connection) -> BreakerState | None:
+    async with connection.bus() as bus:
+        records = await bus.snapshot([topics.EXPERIMENTS.name])
+        return latest_breaker((record.value for record in records), connection.cluster)
+
+
+async def _send(kind: CommandKind, reason: str, signer: Signer, connection: Connection) -> BreakerState | None:
+    """Sends it; the breaker's state once it is as asked, None if that does not come in time."""
+    cluster, tripped = connection.cluster, kind is CommandKind.STOP_ALL
+    async with connection.bus() as bus, await bus.subscribe([topics.EXPERIMENTS.name], "earliest") as subscription:
+        before = latest_breaker((r.value for r in await subscription.read_to_end()), cluster)
+        await client.send(bus, signer, order(kind, cluster, reason, now=time.time(), before=before))
+        if before is not None and before.tripped == tripped:
+            return before
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            state = latest_breaker((r.value for r in await subscription.batch(0.5)), cluster)
+            if state is not None and state.tripped == tripped:
+                return state
+    return None
+
+
+def _stamp(seconds: float | None) -> str:
+    return "unknown" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

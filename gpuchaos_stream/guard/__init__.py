@@ -1,0 +1,1 @@
+"""Guard: rules → decisions; the breaker."""
