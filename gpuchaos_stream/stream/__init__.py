@@ -1,0 +1,1 @@
+"""Stream: the only room that knows Faust and Kafka."""
