@@ -1,0 +1,120 @@
+"""Whether a believed inject may be carried out on this node: the checks, in order, as a table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from gpuchaos_agent.inject.base import FaultStrategy
+from gpuchaos_agent.journal import FAULT_ID, EntryState, JournalEntry
+from gpuchaos_agent.lease import LONGEST_S
+from gpuchaos_agent.nonces import Seen
+from gpuchaos_stream.events.base import entity_node
+from gpuchaos_stream.events.command import Command
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that this node lets be done to it, whoever asks."""
+
+    longest_lease_s: float = LONGEST_S
+    most_faults: int = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Situation:
+    """What the checks look at besides the command."""
+
+    node: str
+    limits: Limits
+    strategies: Mapping[str, FaultStrategy]
+    known: Mapping[str, JournalEntry]
+    seen: Seen
+
+    @property
+    def active(self) -> tuple[JournalEntry, ...]:
+        """Faults whose effect is or may be there."""
+        return tuple(e for e in list(self.known.values()) if e.state is not EntryState.UNDONE)
+
+
+def why_not(command: Command, at: Situation) -> str | None:
+    """The first reason against carrying out an inject, or None. Changes nothing."""
+    for check in _CHECKS:
+        reason = check(command, at)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _complete(command: Command, _at: Situation) -> str | None:
+    if not (command.fault_id and command.experiment_id and command.fault and command.entity and command.lease_s):
+        return "an inject names fault_id, experiment_id, fault, entity and lease_s"
+    if not FAULT_ID.match(command.fault_id):
+        return f"fault_id {command.fault_id!r} must match {FAULT_ID.pattern}"
+    return None
+
+
+def _not_ended(command: Command, at: Situation) -> str | None:
+    if f"ended/{command.experiment_id}" in at.seen or f"ended-fault/{command.fault_id}" in at.seen:
+        return "this fault or its experiment was ended on this node before"
+    return None
+
+
+def _new(command: Command, at: Situation) -> str | None:
+    known = at.known.get(command.fault_id or "")
+    return f"already: fault {known.fault_id} is {known.state}" if known is not None else None
+
+
+def _known_fault(command: Command, at: Situation) -> str | None:
+    if command.fault in at.strategies:
+        return None
+    return f"unknown fault {command.fault!r}; this node can {', '.join(sorted(at.strategies)) or 'none'}"
+
+
+def _here(command: Command, at: Situation) -> str | None:
+    return None if entity_node(command.entity or "") == at.node else f"{command.entity} is not on node {at.node}"
+
+
+def _short_lease(command: Command, at: Situation) -> str | None:
+    longest, asked = at.limits.longest_lease_s, command.lease_s or 0.0
+    return f"a lease of {asked:g} s is longer than the {longest:g} s allowed here" if asked > longest else None
+
+
+def _room(command: Command, at: Situation) -> str | None:
+    active = at.active
+    if len(active) >= at.limits.most_faults:
+        return f"{len(active)} faults are active on this node, the most that it takes"
+    taken = next((e for e in active if e.entity == command.entity), None)
+    return f"already: {taken.entity} carries fault {taken.fault_id} ({taken.fault})" if taken is not None else None
+
+
+def _parameters(command: Command, at: Situation) -> str | None:
+    try:
+        at.strategies[command.fault or ""].params.model_validate(command.params)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return f"params.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return None
+
+
+def _reachable(command: Command, at: Situation) -> str | None:
+    try:
+        return at.strategies[command.fault or ""].check(command.entity or "", command.params)
+    except Exception as error:  # noqa: BLE001  (a check that fails is a reason not to inject)
+        return f"check failed: {type(error).__name__}: {error}"
+
+
+_CHECKS: Final[tuple[Callable[[Command, Situation], str | None], ...]] = (
+    _complete,
+    _not_ended,
+    _new,
+    _known_fault,
+    _here,
+    _short_lease,
+    _room,
+    _parameters,
+    _reachable,
+)

@@ -1,0 +1,244 @@
+"""`gpuchaos-agent`: the command line of the node agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from gpuchaos_agent import clock, config, offline
+from gpuchaos_agent.collect import registry as collectors
+from gpuchaos_agent.inject import registry as faults
+from gpuchaos_agent.inject.base import Env
+from gpuchaos_agent.journal import Journal
+from gpuchaos_agent.lock import take
+from gpuchaos_agent.snapshot import Snapshot, Taken
+from gpuchaos_stream import __version__
+from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.events.codec import pack, unpack_full
+from gpuchaos_stream.observe import logs, tracing
+
+_EPILOG: Final = """
+commands:
+  run          (default) send telemetry and facts, obey signed commands
+  undo --all   take back what the undo journal holds; needs no broker, no keys and no running agent
+  faults       what this node can suffer, what each fault certifies and what it does not
+
+Settings also come from GPUCHAOS_AGENT_... and the --config file, the broker's from KAFKA_... .
+exit status: 0 well, 1 something is left on the node, 2 bad input
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point. A `UserError` is printed and ends with status 2."""
+    options = _parser().parse_args(argv)
+    try:
+        status = _COMMANDS["once" if options.once or options.print else options.command](options)
+    except UserError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Imported here: looking and undoing need no Kafka.
+    from gpuchaos_agent.runtime import Agent  # noqa: PLC0415
+    from gpuchaos_stream.stream import settings as kafka  # noqa: PLC0415
+
+    settings = _settings(options)
+    logs.configure(level=options.log_level.upper())
+    _take_back(settings)
+    tracing.configure("gpuchaos-agent")
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)  # the bus says in our words when the broker is away
+    structlog.contextvars.bind_contextvars(node=settings.node)
+    agent = Agent(settings, kafka.load(settings.kafka, bootstrap_servers=options.bootstrap_servers))
+
+    async def work() -> bool:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        return await agent.run(stop)
+
+    return 0 if asyncio.run(work()) else 1
+
+
+def _take_back(settings: config.AgentSettings) -> None:
+    """What an earlier run left goes first: before keys, broker or collectors can keep this run from starting."""
+    if settings.journal_dir.is_dir():
+        lock = take(settings.state_dir)
+        try:
+            offline.undo(Journal(settings.journal_dir), _strategies(settings), clock.now(), "agent restarted")
+        finally:
+            lock.close()
+
+
+def _once(options: argparse.Namespace) -> int:
+    """One frame of this machine, packed, unpacked, and printed as JSON with what could not be read."""
+    settings = _settings(options)
+    snapshot = Snapshot(collectors.build(settings.sources(keep_position=False), settings.collectors))
+    try:
+        snapshot.take(time.time())
+        time.sleep(min(settings.interval, 1.0))  # rates need two readings
+        taken = snapshot.take(time.time())
+    finally:
+        snapshot.close()
+    print(json.dumps(_readable(settings, taken, snapshot.errors), indent=2, allow_nan=False))  # noqa: T201
+    return 0
+
+
+def _readable(settings: config.AgentSettings, taken: Taken, errors: dict[str, int]) -> dict[str, Any]:
+    made = taken.frame(cluster=settings.cluster, cell=settings.cell, node=settings.node, boot="once", seq=0)
+    wire = pack(made)
+    frame = unpack_full(wire)
+    groups = [
+        {
+            "kind": group.kind,
+            "devices": [
+                {
+                    "id": device,
+                    **{name: values[at] for name, values in group.labels.items() if values[at]},
+                    **{metric: columns[number][at] for number, metric in enumerate(group.metrics)},
+                }
+                for at, device in enumerate(group.ids)
+            ],
+        }
+        for group, columns in zip(frame.layout.groups, frame.values, strict=True)
+    ]
+    head = frame.model_dump(include={"schema_version", "cluster", "cell", "node", "time", "clock_offset_s"})
+    return {
+        **head,
+        "wire_bytes": len(wire),
+        "numbers": frame.layout.width,
+        "absent": frame.absent,
+        "groups": groups,
+        "places": {
+            "gpus": [gpu.model_dump() for gpu in taken.places.gpus],
+            "ports": [port.model_dump() for port in taken.places.ports],
+            "jobs": list(taken.places.jobs),
+            "numa": list(taken.places.numa),
+        },
+        "facts": [{"fault": f.fault, "severity": f.severity, "evidence": f.evidence} for f in taken.facts],
+        "sources": taken.info,
+        "collectors_failed": errors,
+        "faults": {name: s.unavailable() or "possible" for name, s in _strategies(settings).items()},
+        # As it would be sent: of the schema of the telemetry topic.
+        "frame": frame.model_dump(mode="json"),
+    }
+
+
+def _undo(options: argparse.Namespace) -> int:
+    if not options.all:
+        raise UserError("undo", "what is to be undone?", "write undo --all")
+    settings = _settings(options)
+    if not settings.journal_dir.is_dir():
+        print(f"no journal in {settings.journal_dir}: nothing to undo")  # noqa: T201
+        return 0
+    outcomes, damaged = offline.undo(
+        Journal(settings.journal_dir), _strategies(settings), clock.now(), "undone by a person: undo --all"
+    )
+    for item in outcomes:
+        state = "undone" if item.problem is None else f"NOT UNDONE: {item.problem}"
+        print(f"{item.entry.fault_id}  {item.entry.fault}  {item.entry.entity}  {state}")  # noqa: T201
+    for broken in damaged:
+        print(f"{broken.fault_id}  UNREADABLE: {broken.problem}; kept as {broken.aside}")  # noqa: T201
+    if not outcomes and not damaged:
+        print("nothing to undo")  # noqa: T201
+    return 1 if damaged or any(item.problem is not None for item in outcomes) else 0
+
+
+def _faults(options: argparse.Namespace) -> int:
+    for name, strategy in _strategies(_settings(options)).items():
+        print(f"{name}: {strategy.layer}")  # noqa: T201
+        print(f"  here           {strategy.unavailable() or 'possible'}")  # noqa: T201
+        print(f"  certifies      {', '.join(strategy.certifies)}")  # noqa: T201
+        print(f"  certifies NOT  {', '.join(strategy.not_certified)}")  # noqa: T201
+    return 0
+
+
+_COMMANDS: Final = {"run": _run, "undo": _undo, "faults": _faults, "once": _once}
+
+
+def _strategies(settings: config.AgentSettings) -> Any:
+    return faults.build(
+        Env(
+            node=settings.node,
+            boot_id=clock.boot_id(settings.procfs),
+            procfs=settings.procfs,
+            kmsg=settings.kmsg,
+            job_of=settings.job_of,
+        )
+    )
+
+
+def _settings(options: argparse.Namespace) -> config.AgentSettings:
+    given = {name: getattr(options, name) for name in _FLAGS}
+    if options.job:
+        given["jobs"] = tuple(_job(text) for text in options.job)
+    if options.no_deadman:
+        given["deadman"] = False
+    return config.load(options.config, **given)
+
+
+def _job(text: str) -> dict[str, str]:
+    """`job=llama,pid=1234,log=/var/log/llama.log` as a mapping."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    if any(not name or not equals for name, equals, _ in pairs):
+        raise UserError("--job", f"{text!r} is no list of name=value", "write job=NAME,pid=PID,log=FILE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+#: Settings that have a flag of their own → its help.
+_FLAGS: Final = {
+    "cluster": "name of the cluster",
+    "cell": "scalable unit (rack, NVLink domain) whose nodes are compared with each other",
+    "node": "name of this node; its host name if not given",
+    "rack": "rack",
+    "domain": "NVLink domain",
+    "keyring": "keyring.json with the public keys that are believed",
+    "state_dir": "where journal, positions and unsent events are kept",
+    "sysfs": "root of sysfs",
+    "procfs": "root of procfs",
+    "kmsg": "kernel log",
+    "interval": "seconds between two frames",
+    "check_interval": "seconds between two looks at leases",
+    "http_port": "port of /metrics, /healthz, /readyz on loopback; 0 takes a free one",
+    "kafka": "YAML file with the KAFKA_... settings",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpuchaos-agent",
+        description="The node agent: telemetry, facts, injected faults and their undo.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", choices=("run", "undo", "faults"), default="run")
+    parser.add_argument("--version", action="version", version=f"gpuchaos-agent {__version__}")
+    parser.add_argument("--once", action="store_true", help="read this machine once and end; needs no broker")
+    parser.add_argument("--print", action="store_true", help="the same as --once: the frame is printed as JSON")
+    parser.add_argument("--all", action="store_true", help="with undo: everything in the journal")
+    parser.add_argument("--config", type=Path, help="YAML file with settings")
+    parser.add_argument("--bootstrap-servers", help="Kafka brokers, host:port; else KAFKA_BOOTSTRAP_SERVERS")
+    parser.add_argument(
+        "--job", action="append", metavar="job=NAME,pid=PID,log=FILE", help="a process of a job; also pidfile=, gpu="
+    )
+    parser.add_argument("--no-deadman", action="store_true", help="no second process that undoes after a crash")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    for name, text in _FLAGS.items():
+        parser.add_argument("--" + name.replace("_", "-"), help=text)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

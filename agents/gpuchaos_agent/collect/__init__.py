@@ -1,0 +1,1 @@
+"""Collectors: one file a source, one interface, found through one registry."""
