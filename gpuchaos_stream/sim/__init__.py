@@ -1,0 +1,1 @@
+"""Sim: a cluster to try things on, with ground truth kept apart."""
