@@ -1,0 +1,241 @@
+"""Tables in the documentation that are made from the code, between `<!-- table: NAME -->` and `<!-- end -->`.
+
+`python tests/docs/docs_tables.py` writes them anew; `test_docs_tables.py` fails while one is not what the code says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final, get_args
+
+from prometheus_client import Counter, Gauge, Histogram
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from gpuchaos_agent import metrics as agent_metrics
+from gpuchaos_agent.collect.registry import COLLECTORS
+from gpuchaos_agent.config import PREFIX as AGENT_PREFIX
+from gpuchaos_agent.config import AgentSettings
+from gpuchaos_stream.detect.config import JOB_SUMMARY, SUMMARY
+from gpuchaos_stream.events.metrics import METRICS
+from gpuchaos_stream.events.topics import DAY, HOUR, TOPICS, Topic
+from gpuchaos_stream.experiments.faults import FAULTS
+from gpuchaos_stream.guard.context import NO_LIMIT, WORST, ClusterContext, ExperimentContext, View
+from gpuchaos_stream.observe import metrics as control_metrics
+from gpuchaos_stream.stream import watchdog
+from gpuchaos_stream.stream.settings import PREFIX as KAFKA_PREFIX
+from gpuchaos_stream.stream.settings import KafkaSettings
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+Rows = Iterable[Sequence[str]]
+_MARK: Final = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(head: Sequence[str], rows: Rows) -> str:
+    """A Markdown table. A bar inside a cell is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _kept(topic: Topic) -> str:
+    if topic.cleanup == "compact":
+        return "latest of each key"
+    unit, name = (DAY, "d") if topic.retention_s % DAY == 0 else (HOUR, "h")
+    return f"{topic.retention_s // unit} {name}"
+
+
+def topics() -> str:
+    """Every topic of the contract."""
+    rows = ((code(t.name), t.key, t.partitioned_by, _kept(t), t.holds) for t in TOPICS)
+    return table(("topic", "key", "partition by", "kept", "holds"), rows)
+
+
+#: What the numbers that stand for "unknown" are called in the documentation.
+_STANDS_FOR: Final[dict[object, str]] = {NO_LIMIT: "2^53", WORST: "2^53 − 1", 1e9: "10^9", -1.0: "−1"}
+
+
+def _unknown(field: FieldInfo) -> str:
+    """What a missing value reads as; empty where the field is never missing."""
+    try:
+        kind: Any = Annotated[(field.annotation, *field.metadata, None)]
+        value: Any = TypeAdapter(kind).validate_python(None)
+    except ValidationError:
+        return ""
+    return _STANDS_FOR.get(value, f"{value:g}" if isinstance(value, int | float) else str(value))
+
+
+def _kind(annotation: Any) -> str:
+    words = {int: "int", float: "double", bool: "bool", str: "string"}
+    if annotation in words:
+        return words[annotation]
+    if getattr(annotation, "__origin__", None) is dict:
+        return "map"
+    if getattr(annotation, "__origin__", None) is tuple:
+        return "list"
+    return "string"  # enums
+
+
+def context() -> str:
+    """Every name that a rule may use, those of scope cluster last."""
+    rows = []
+    in_cluster = set(ClusterContext.model_fields)
+    for name in (*(n for n in ExperimentContext.model_fields if n not in in_cluster), *ClusterContext.model_fields):
+        view: Any = ExperimentContext.model_fields[name].annotation
+        assert issubclass(view, View)
+        for field_name, field in view.model_fields.items():
+            scope = "both" if name in in_cluster else "experiment"
+            path = f"{name}.{field_name}"
+            rows.append((code(path), _kind(field.annotation), scope, field.description or "", _unknown(field)))
+    return table(("name", "type", "scope", "meaning", "unknown reads"), rows)
+
+
+def fault_kinds() -> str:
+    """Every fault, what it reaches and what may be claimed with it."""
+    rows = (
+        (
+            code(kind.name),
+            "yes" if kind.available else "not yet",
+            kind.layer,
+            ", ".join(code(f"{target}/NODE" + ("" if target == "node" else "/ID")) for target in kind.targets),
+            ", ".join(map(code, kind.certifies)),
+            ", ".join(map(code, kind.never)),
+        )
+        for kind in FAULTS.values()
+    )
+    return table(("fault", "available", "layer it reaches", "aimed at", "certifies", "never certifies"), rows)
+
+
+def checks() -> str:
+    """Metrics that a telemetry check may name."""
+    rows: list[tuple[str, ...]] = []
+    for (kind, metric), aggregates in SUMMARY.items():
+        known = METRICS[kind, metric]
+        names = (f"{kind}.{metric}.{how}" for how in aggregates)
+        rows.extend((code(name), code("node/NAME"), known.unit, known.meaning) for name in names)
+    for name, (metric, how) in JOB_SUMMARY.items():
+        known = METRICS["process", metric]
+        rows.append((code(name), code("job/NAME"), known.unit, f"{how} over the job's processes: {known.meaning}"))
+    rows.append((code("ranks"), code("job/NAME"), "1", "how many of the job's processes are seen"))
+    return table(("metric", "of", "unit", "meaning"), rows)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "see below"
+    if field.default is PydanticUndefined:
+        return "required"
+    value = field.default
+    if value is None or value in ({}, ()):
+        return ""
+    return code(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _settings(model: Any, prefix: str) -> str:
+    rows = (
+        (code(name), code(prefix + name.upper()), _default(field), _choices(field) + (field.description or ""))
+        for name, field in model.model_fields.items()
+    )
+    return table(("field", "variable", "default", "meaning"), rows)
+
+
+def _choices(field: FieldInfo) -> str:
+    values = get_args(field.annotation)
+    return " or ".join(map(code, values)) if values and all(isinstance(value, str) for value in values) else ""
+
+
+def kafka_settings() -> str:
+    """How Kafka is reached."""
+    return _settings(KafkaSettings, KAFKA_PREFIX)
+
+
+def agent_settings() -> str:
+    """The agent's settings."""
+    return _settings(AgentSettings, AGENT_PREFIX)
+
+
+def collectors() -> str:
+    """The agent's collectors, with the first sentence of each module."""
+    rows = []
+    for name, path in COLLECTORS.items():
+        module, _, attribute = path.partition(":")
+        loaded = import_module(module)
+        summary = (inspect.getdoc(loaded) or "").split("\n\n")[0].replace("\n", " ")
+        kinds = ", ".join(map(code, getattr(loaded, attribute).kinds)) or "facts only"
+        rows.append((code(name), kinds, summary))
+    return table(("collector", "fills", "what it is"), rows)
+
+
+def _metrics(page: ModuleType) -> str:
+    rows = []
+    for each in vars(page).values():
+        if isinstance(each, Counter | Gauge | Histogram):
+            name = each._name + ("_total" if isinstance(each, Counter) else "")
+            labels = ", ".join(map(code, each._labelnames))
+            rows.append((code(name), type(each).__name__.lower(), labels, each._documentation))
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def worker_metrics() -> str:
+    """The worker's metrics."""
+    return _metrics(control_metrics)
+
+
+def watchdog_metrics() -> str:
+    """What the watchdog of the commits shows."""
+    return _metrics(watchdog)
+
+
+def metrics_of_agent() -> str:
+    """The agent's metrics."""
+    return _metrics(agent_metrics)
+
+
+#: Name in the mark → what makes the table.
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "topics": topics,
+    "context": context,
+    "faults": fault_kinds,
+    "checks": checks,
+    "kafka-settings": kafka_settings,
+    "agent-settings": agent_settings,
+    "collectors": collectors,
+    "worker-metrics": worker_metrics,
+    "watchdog-metrics": watchdog_metrics,
+    "agent-metrics": metrics_of_agent,
+}
+
+
+def pages() -> list[Path]:
+    """Every page of the documentation, the first page included."""
+    singles = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "helm/README.md", "dashboards/README.md")]
+    return [*singles, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def tables_in(text: str) -> dict[str, str]:
+    """The tables that a page holds now, by name."""
+    return {match[2]: match[0].removeprefix(match[1]).removesuffix(match[3]) for match in _MARK.finditer(text)}
+
+
+def rewritten(text: str) -> str:
+    """The page with its tables as the code has them.
+
+    Raises:
+        KeyError: it asks for a table that nothing makes.
+    """
+    return _MARK.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(rewritten(page.read_text()))
