@@ -227,12 +227,6 @@ def plan(
     )
 
 
-def metric(text: str, name: str) -> float:
-    """Sum of a metric's samples in a Prometheus page."""
-    lines = (line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
 def ids(events: Iterable[Event]) -> set[str]:
     """Their ids."""
     return {event.id for event in events}
