@@ -14,9 +14,13 @@ from gpuchaos_stream.events.base import Event, Timestamp, Wire
 
 
 class Tick(Event):
-    """The clock of the control stage: deadlines are checked when one arrives, never by a timer."""
+    """The clock of the control stage: deadlines are checked when one arrives, never by a timer.
+
+    `host` is the node on which the worker that sends it runs.
+    """
 
     type: Literal["tick"] = "tick"
+    host: str = ""
 
 
 class NodeSeen(Wire):
@@ -53,7 +57,7 @@ class CheckState(StrEnum):
 
 
 class ProbeResult(Event):
-    """The answer of one steady-state check that had to ask outside (PromQL, HTTP)."""
+    """The answer of one check, of the steady state or of recovery, that had to ask outside."""
 
     type: Literal["probe_result"] = "probe_result"
     experiment_id: str
