@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -11,16 +12,32 @@ if TYPE_CHECKING:
 #: No file of sysfs or procfs that we read is longer than this, bytes.
 LARGEST: Final = 256 * 1024
 
+#: Most are shorter than this, bytes. A buffer of `LARGEST` would be mapped anew for each of them.
+_USUAL: Final = 8192
+
 _FIRST_NUMBER = re.compile(r"^\s*(-?\d+(?:\.\d+)?)(?:\s|:|$)")
 
 
 def text(path: Path) -> str | None:
-    """The file's text without surrounding blanks, None where it is absent or refuses to be read (EINVAL, EIO)."""
+    """The file's text without surrounding blanks, None where it is absent or refuses to be read (EINVAL, EIO).
+
+    It never waits: a FIFO without a writer is empty.
+    """
     try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(LARGEST).decode("utf-8", "replace").strip()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        content = part = os.read(descriptor, _USUAL)
+        # Files of several records come a page at a time, however much is asked for: only nothing is the end.
+        while part and len(content) < LARGEST:
+            part = os.read(descriptor, _USUAL)
+            content += part
     except OSError:
         return None
+    finally:
+        os.close(descriptor)
+    return content[:LARGEST].decode("utf-8", "replace").strip()
 
 
 def number(path: Path) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from gpuchaos_agent.collect import files
+from gpuchaos_agent.kernelfs import files
 
 _NVIDIA: Final = "0x10de"
 #: PCI class codes of GPUs: VGA compatible (0300) and 3D controller (0302); bridges and switches are neither.
@@ -40,3 +40,18 @@ def gpus(sysfs: Path) -> tuple[str, ...]:
         if files.text(root / name / "vendor") == _NVIDIA
         and (files.text(root / name / "class") or "").startswith(_GPU_CLASSES)
     )
+
+
+#: PCI local bus specification 2.2, appendix I: a large resource of the type "identifier string".
+_VPD_NAME: Final = 0x82
+
+
+def product_name(vpd: bytes | None) -> str | None:
+    """The product name at the head of vital product data (`vpd` of a PCI device), None where there is none.
+
+    Reading that file takes milliseconds, as each four bytes are a wait for the device: read a few hundred, once.
+    """
+    if not vpd or len(vpd) < 3 or vpd[0] != _VPD_NAME:
+        return None
+    name = vpd[3 : 3 + int.from_bytes(vpd[1:3], "little")].decode("ascii", "replace")
+    return " ".join(name.replace("\0", " ").split()) or None
