@@ -1,0 +1,1 @@
+"""From findings to events: several lines that are one event, floods, and which was first."""
