@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpuchaos_agent.collect.base import Fact
-from gpuchaos_agent.collect.framing import Framer, unescape
-from gpuchaos_agent.collect.kmsg import KmsgCollector
-from gpuchaos_agent.collect.repeats import Repeats
+from gpuchaos_agent.collect.base import Fact, Sources
+from gpuchaos_agent.collect.kernel_log import KernelLogCollector
+from gpuchaos_agent.kernelfs import quiet
+from gpuchaos_agent.logs import device
+from gpuchaos_agent.logs.device import DeviceSource
 from gpuchaos_agent.snapshot import fault_event
 from gpuchaos_stream.events.base import Severity
 from gpuchaos_stream.events.fault import Origin
@@ -33,8 +33,9 @@ def lost(bus: int) -> str:
 
 def collector(
     path: Path, *, state: Path | None = None, boot: str = "boot-a", from_start: bool = False
-) -> KmsgCollector:
-    return KmsgCollector(path, boot_id=boot, state=state, from_start=from_start, monotonic=lambda: UP)
+) -> KernelLogCollector:
+    source = DeviceSource(path, boot_id=boot, state=state, from_start=from_start, monotonic=lambda: UP)
+    return KernelLogCollector([source])
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_a_position_that_cannot_be_kept_is_said_and_the_log_is_followed(log: Pat
     append(log, line(1, "x"))
     follower = collector(log, state=in_the_way / "kmsg.json", from_start=True)
     reading = follower.read(NOW)
-    assert "cannot be kept" in reading.absent["kmsg.position"]
+    assert "cannot be kept" in reading.absent["kernel_log.position"]
     append(log, line(2, lost(1)))
     assert len(follower.read(NOW).facts) == 1
 
@@ -155,18 +156,69 @@ def test_a_broken_position_file_is_a_first_start(log: Path, tmp_path: Path, cont
     assert collector(log, state=state).read(NOW).facts == ()
 
 
-def test_records_that_were_overwritten_are_counted(log: Path) -> None:
-    append(log, line(1, "a"), line(2, "b"), line(12, "c"))
-    assert collector(log, from_start=True).read(NOW).info["lost"] == 9
+def test_records_that_were_overwritten_are_counted_and_told(log: Path) -> None:
+    append(log, line(1, "a"), line(2, "b"), line(12, lost(1)))
+    reading = collector(log, from_start=True).read(NOW)
+    assert reading.info["lost"] == 9
+    gap, fact = reading.facts
+    assert (gap.fault, gap.severity, gap.evidence["count"]) == ("kernel_log_gap", Severity.WARNING, 9)
+    assert (gap.key, fact.key) == ("kmsg/boot-a/12/gap", "kmsg/boot-a/12")
+    assert gap.time == fact.time
+    assert "kernel log" in str(gap.evidence["advice"])
 
 
-def test_a_flood_of_one_fault_is_one_fact_and_a_count(log: Path) -> None:
-    append(log, *(line(n, lost(1), usec=100_000_000 + n) for n in range(1000)))
+def test_records_that_were_overwritten_while_the_agent_was_away_are_told(log: Path, tmp_path: Path) -> None:
+    state = tmp_path / "kmsg.json"
+    append(log, line(1, "a"))
+    first = collector(log, state=state)
+    first.read(NOW)
+    log.write_text(line(100, "the oldest that is left") + line(101, "b"))
+    facts = collector(log, state=state).read(NOW).facts
+    assert [(fact.fault, fact.evidence["count"]) for fact in facts] == [("kernel_log_gap", 98)]
+
+
+def test_what_the_kernel_suppressed_itself_is_said_but_is_no_gap_of_ours(log: Path) -> None:
+    append(log, line(1, "net_ratelimit: 41 callbacks suppressed"))
+    reading = collector(log, from_start=True).read(NOW)
+    assert (reading.info["suppressed"], reading.info["lost"], reading.facts) == (41, 0, ())
+
+
+def test_a_flood_of_one_fault_is_few_facts_and_a_count(log: Path) -> None:
+    append(log, *(line(n, lost(1), usec=100_000_000 + n * 10_000) for n in range(1000)))
+    facts = collector(log, from_start=True).read(NOW).facts
+    assert len(facts) == 2
+    assert 500 <= int(facts[1].evidence["count"] or 0) <= 1000
+
+
+def test_a_burst_drops_no_fault_and_says_what_it_passed_over(log: Path) -> None:
+    with log.open("w") as file:
+        for n in range(100_000):
+            file.write(line(n, lost(n // 1000) if n % 1000 == 500 else f"veth{n}: link becomes ready", usec=n * 1000))
+    source = DeviceSource(log, boot_id="b", hints=("NVRM: ",), from_start=True, monotonic=lambda: UP)
+    follower = KernelLogCollector([source])
+    facts = list(follower.read(NOW).facts)
+    while source.behind:
+        facts += follower.drain(NOW)
+    info = follower.read(NOW).info
+    assert [fact.local for fact in facts] == [f"0000:{bus:02x}:00" for bus in range(100)]
+    assert (info["skipped"], info["lost"], info["position"]) == (99_900, 0, 99_999)
+
+
+def test_a_call_is_bounded_and_the_rest_is_there_at_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "READS_PER_CALL", 1)
+    monkeypatch.setattr(device, "BUFFER", 4096)
+    append(log, *(line(n, lost(n % 256), usec=n * 1_000_000) for n in range(100)))
     follower = collector(log, from_start=True)
-    assert len(follower.read(NOW).facts) == 1
-    append(log, line(1000, lost(1), usec=200_000_000))
-    (fact,) = follower.read(NOW).facts
-    assert fact.evidence["repeats"] == 999
+    fd = follower.fileno()
+    assert fd is not None
+    facts = list(follower.drain(NOW))
+    calls = 1
+    while select.select([fd], [], [], 0)[0]:
+        facts += follower.drain(NOW)
+        calls += 1
+    assert [fact.key for fact in facts] == [f"kmsg/boot-a/{n}" for n in range(100)]
+    assert 3 < calls < 10
+    follower.close()
 
 
 def test_a_process_cannot_hide_the_kernels_record_behind_its_own(log: Path) -> None:
@@ -182,7 +234,7 @@ def test_a_process_cannot_hide_the_kernels_record_behind_its_own(log: Path) -> N
 def test_a_log_that_is_not_there_is_said_and_found_when_it_comes(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     follower = collector(path, from_start=True)
-    assert str(path) in follower.read(NOW).absent["kmsg"]
+    assert str(path) in follower.read(NOW).absent["kernel_log"]
     append(path, line(1, lost(1)))
     reading = follower.read(NOW)
     assert len(reading.facts) == 1
@@ -192,40 +244,21 @@ def test_a_log_that_is_not_there_is_said_and_found_when_it_comes(tmp_path: Path)
 def test_a_device_named_by_the_kernel_is_evidence(log: Path) -> None:
     append(log, line(1, lost(1)), " SUBSYSTEM=pci\n DEVICE=+pci:0000:01:00.0\n")
     (fact,) = collector(log, from_start=True).read(NOW).facts
-    assert fact.evidence["device"] == "+pci:0000:01:00.0"
+    assert fact.evidence["kernel_device"] == "+pci:0000:01:00.0"
+    assert fact.evidence["device"] == "0000:01:00"
+    assert (fact.evidence["source"], fact.evidence["seq"], fact.evidence["level"]) == ("kmsg", 1, 4)
 
 
-def test_a_record_of_several_lines_is_one_text() -> None:
-    assert unescape(rb"a\x0ab\x5cx41\x09\xc3\xa4") == "a\nb\\x41\tä"
-
-
-def test_the_number_of_things_remembered_is_bounded() -> None:
-    repeats = Repeats(window_s=5.0, most=10)
-    assert all(repeats.passes(n, 0.0) == 0 for n in range(1000))
-    assert len(repeats._seen) == 10
-
-
-@given(st.lists(st.binary(max_size=300), max_size=20))
-def test_random_bytes_are_cut_without_an_error(chunks: list[bytes]) -> None:
-    framer = Framer()
-    for chunk in chunks:
-        for record in (*framer.feed(chunk), *framer.flush()):
-            assert record.prefix >= 0
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 191), st.text(st.characters(codec="utf-8"), max_size=80)), max_size=12),
-    st.integers(1, 40),
-)
-def test_records_come_back_whole_however_the_bytes_are_cut(written: list[tuple[int, str]], size: int) -> None:
-    def escape(text: str) -> str:
-        return "".join(chr(b) if 32 <= b < 127 and b != 0x5C else f"\\x{b:02x}" for b in text.encode())
-
-    data = "".join(line(n, escape(text), prefix=prefix) for n, (prefix, text) in enumerate(written)).encode()
-    framer = Framer()
-    found = [r for at in range(0, len(data), size) for r in framer.feed(data[at : at + size])] + framer.flush()
-    assert [(record.prefix, record.text) for record in found] == written
-    assert framer.bad == 0
+def test_a_refusal_of_a_register_to_our_own_thread_is_taken_to_heart(log: Path) -> None:
+    thread = threading.get_native_id()
+    said = "mlx5_core 0000:05:00.{n}: mlx5_cmd_out_err:835:(pid {pid}): ACCESS_REG(0x805) op_mod(0x1) failed"
+    append(log, line(1, said.format(n=0, pid=thread)), line(2, said.format(n=1, pid=thread), prefix=12))
+    try:
+        collector(log, from_start=True).read(NOW)
+        assert quiet.asked("0000:05:00.0")
+        assert not quiet.asked("0000:05:00.1"), "a process said that, not the driver"
+    finally:
+        quiet.forget()
 
 
 def _can_use_kmsg() -> bool:
@@ -236,7 +269,8 @@ def _can_use_kmsg() -> bool:
 @pytest.mark.skipif(not _can_use_kmsg(), reason="/dev/kmsg cannot be read and written here: needs root")
 def test_a_real_record_wakes_the_follower_and_arrives_within_a_second(tmp_path: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    follower = KmsgCollector(Path("/dev/kmsg"), boot_id=boot, state=tmp_path / "kmsg.json")
+    sources = Sources(kernel_log="kmsg", state_dir=tmp_path)
+    follower = KernelLogCollector.from_sources(sources)
     fd = follower.fileno()
     assert fd is not None
     mark = uuid.uuid4().hex
@@ -250,9 +284,19 @@ def test_a_real_record_wakes_the_follower_and_arrives_within_a_second(tmp_path: 
     (fact,) = facts
     assert time.time() - written < 1.0
     assert abs(fact.time - written) < 0.5
+    assert fact.key.startswith(f"kmsg/{boot}/")
     assert (fact.origin, fact.fault) == (Origin.PROCESS, "spoof_or_injected")
     follower.commit()
     follower.close()
-    again = KmsgCollector(Path("/dev/kmsg"), boot_id=boot, state=tmp_path / "kmsg.json")
+    again = KernelLogCollector.from_sources(sources)
     assert not [f for f in again.read(time.time()).facts if mark in str(f.evidence["text"])]
     again.close()
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])
+def test_another_device_in_its_place_is_no_silent_kernel_log(device: str, tmp_path: Path) -> None:
+    (tmp_path / "kmsg").symlink_to(device)
+    collector = KernelLogCollector.from_sources(Sources(kmsg=tmp_path / "kmsg", kernel_log="kmsg"))
+    assert "is another device" in collector.read(1.0).absent["kernel_log"]
+    assert collector.fileno() is None
+    collector.close()
