@@ -1,144 +1,196 @@
-"""Progress of a job as its own log tells it: the step it is at, how long a step takes, when it last moved."""
+"""What programs on this node say of faults: the logs of jobs (`JobSource.log`), and those named in `app_logs`.
+
+A job's log is followed here for what it says and by the process collector for how the job gets on, each with its
+own position: what they read of the same pages costs less than a lock between them would.
+"""
 
 from __future__ import annotations
 
-import math
+import contextlib
+import hashlib
 import os
-import re
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from gpuchaos_stream.errors import UserError
+from gpuchaos_agent.collect.base import Evidence, Fact, JobSource, Reading, Sources
+from gpuchaos_agent.kernelfs import files
+from gpuchaos_agent.logs import literals
+from gpuchaos_agent.logs.application import Application
+from gpuchaos_agent.logs.follow import FileFollower, Line
+from gpuchaos_agent.logs.record import LogRecord, Writer
+from gpuchaos_agent.story.facts import fact_of
+from gpuchaos_agent.story.hear import hear
+from gpuchaos_agent.story.story import Story
+from gpuchaos_agent.words import registry
+from gpuchaos_stream.events.frame import Kind
 
-#: Read at most this much a tick, bytes; a log that grows faster is read from its end on.
-READ_PER_TICK: Final = 256 * 1024
-#: `steps_rate` is taken over this long, seconds: longer than a tick, shorter than a breach takes to matter.
-WINDOW_S: Final = 5.0
-#: A line longer than this is cut, bytes.
-LONGEST_LINE: Final = 16 * 1024
-
-#: `step=12`, `step: 12`, `Step 12/100`, `iteration  12` (Megatron-LM), `iter 12`.
-STEP: Final = r"(?i)\b(?:global_?step|steps?|iteration|iter)\b[\"']?\s*[=: ]\s*(\d{1,15})\b"
-#: Seconds a step: pattern and what makes seconds of it (Megatron-LM prints milliseconds).
-STEP_TIMES: Final = (
-    (r"(?i)\bstep_time(?:_s|_seconds)?\b[\"']?\s*[=:]\s*(\d{1,9}(?:\.\d{1,9})?)(?!\d|\.\d|\s*ms)", 1.0),
-    (r"(?i)\bstep_time(?:_ms)?\b[\"']?\s*[=:]\s*(\d{1,9}(?:\.\d{1,9})?)\s*ms", 1e-3),
-    (r"(?i)\belapsed time per iteration \(ms\):\s*(\d{1,9}(?:\.\d{1,9})?)", 1e-3),
-)
+#: Read at most this much of all logs in one call, bytes; the rest comes with the next call, at once.
+PER_CALL: Final = 1024 * 1024
+#: Positions are written this often while no fact is under way, seconds.
+SAVE_EVERY_S: Final = 5.0
 
 
-class AppLog:
-    """Follows one log file. Rotation (another file under the name) and truncation start it over.
+@dataclass(slots=True)
+class _Log:
+    """One log that is followed. `name` is the job's, or the one in `app_logs`."""
 
-    `step_pattern` and `time_pattern` (seconds) have one group each; None for the usual forms.
+    name: str
+    follower: FileFollower
+    story: Story
+    job: JobSource | None = None
+    framer: Application = field(default_factory=Application)
 
-    Raises:
-        UserError: a pattern is no regular expression, or has not exactly one group.
+
+class AppLogCollector:
+    """Follows logs. `state_dir` keeps the positions, None keeps nothing.
+
+    The first start ever begins at each log's end, a later one where the last `commit` was; a log that comes later
+    is read from its beginning. Logs of one job share one story, so that its ranks' words become one event.
     """
 
-    def __init__(self, path: Path, *, step_pattern: str | None = None, time_pattern: str | None = None) -> None:
-        self._path = path
-        times = STEP_TIMES if time_pattern is None else ((time_pattern, 1.0),)
-        self._step_pattern = _compiled(step_pattern or STEP, "step_pattern")
-        self._time_patterns = tuple((_compiled(pattern, "time_pattern"), scale) for pattern, scale in times)
-        self._file: tuple[int, int] | None = None
-        self._position = 0
-        self._rest = b""
-        self._samples: deque[tuple[float, int]] = deque()
-        self._moved: float | None = None
-        self.step: int | None = None
-        self.step_time: float | None = None
-        self.problem = ""
+    name = "app_log"
+    kinds: tuple[Kind, ...] = ()
+    ORDER = 70
 
-    def poll(self, now: float) -> None:
-        """Reads what was added. `now` is the node's clock, seconds; `problem` says why nothing could be read."""
-        try:
-            fresh = self._read()
-        except OSError as error:
-            self.problem = f"{self._path}: {os.strerror(error.errno or 0)}"
-            self._file = None
-        else:
-            self.problem = ""
-            first = self.step is None
-            if self._take(fresh):
-                # What was there before us was written when the file was last written, not now.
-                self._moved = min(now, self._path_time(now)) if first else now
-        if self.step is not None:
-            self._samples.append((now, self.step))
-            while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_S:
-                self._samples.popleft()
+    def __init__(
+        self, jobs: Sequence[JobSource] = (), logs: dict[str, Path] | None = None, *, state_dir: Path | None = None
+    ) -> None:
+        stories: dict[tuple[str, str], Story] = {}
+        self._logs: OrderedDict[tuple[str, Path], _Log] = OrderedDict()
+        wanted = [(job.job, job.log, job) for job in jobs if job.log is not None]
+        for name, path, job in (*wanted, *((name, path, None) for name, path in (logs or {}).items())):
+            story = stories.setdefault(("job" if job else "log", name), Story())
+            follower = FileFollower(path, per_call_bytes=PER_CALL, state=_state(state_dir, name, path))
+            self._logs.setdefault((name, path), _Log(name, follower, story, job))
+        self._wanted = literals.any_bytes(hint.encode() for hint in registry.hints(Writer.PROGRAM))
+        self._in_flight = False
+        self._saved: float | None = None
+        self._lines = 0
+        self._bell: int | None = None
+        for log in self._logs.values():
+            log.follower.begin()  # what is written from here on is ours
 
-    def steps_rate(self) -> float | None:
-        """Steps a second over the last `WINDOW_S`; None before two readings, or where the step went back."""
-        if len(self._samples) < 2:
-            return None
-        (then, before), (now, step) = self._samples[0], self._samples[-1]
-        return (step - before) / (now - then) if now > then and step >= before else None
+    @classmethod
+    def from_sources(cls, sources: Sources) -> AppLogCollector:
+        """The collector of these jobs and logs."""
+        return cls(sources.jobs, sources.app_logs, state_dir=sources.state_dir)
 
-    def progress_age(self, now: float) -> float | None:
-        """Seconds since the last line that names a step; None while there was none."""
-        return None if self._moved is None else max(0.0, now - self._moved)
+    def fileno(self) -> int | None:
+        """A descriptor that rings while a log has more to read than a call takes. A file cannot be waited on."""
+        if self._bell is None and self._logs:
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return self._bell
 
-    def _read(self) -> bytes:
-        with self._path.open("rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            identity = (status.st_dev, status.st_ino)
-            if identity != self._file:
-                # The first time, the tail tells where the job is; a rotated log is read from its start.
-                self._position = 0 if self._file else max(0, status.st_size - READ_PER_TICK)
-                self._file, self._rest = identity, b""
-            elif status.st_size < self._position:
-                self._position, self._rest = 0, b""
-            if status.st_size - self._position > READ_PER_TICK:
-                self._position, self._rest = status.st_size - READ_PER_TICK, b""
-            file.seek(self._position)
-            data = file.read(READ_PER_TICK) or b""
-            self._position += len(data)
-        lines = (self._rest + data).split(b"\n")
-        self._rest = lines.pop()[-LONGEST_LINE:]
-        return b"\n".join(line[:LONGEST_LINE] for line in lines)
+    def read(self, now: float) -> Reading:
+        """The facts since the last call, and which logs cannot be read."""
+        if not self._logs:
+            return Reading(absent={self.name: "no job has a log, and app_logs names none"})
+        facts = self.drain(now)
+        absent = {f"{self.name}.{log.name}": log.follower.problem for log in self._all() if log.follower.problem}
+        for log in self._all():
+            log.story.ended(now)
+        if not self._in_flight and (self._saved is None or not 0 <= now - self._saved < SAVE_EVERY_S):
+            self._saved = now
+            absent |= self._save_or_say()
+        info: dict[str, str | int | float] = {
+            "logs": len(self._logs),
+            "lines": self._lines,
+            "behind": sum(log.follower.behind for log in self._all()),
+            "cut": sum(log.follower.cut for log in self._all()),
+            "missed_files": sum(log.follower.missed for log in self._all()),
+            "repeats": sum({id(log.story): log.story.held_back for log in self._all()}.values()),
+        }
+        return Reading(facts=facts, absent=absent, info=info)
 
-    def _take(self, data: bytes) -> bool:
-        """Takes the last step and step time out of whole lines; whether a step was named."""
-        for pattern, scale in self._time_patterns:
-            seconds = _last_number(pattern, data)
-            if seconds is not None:
-                self.step_time = seconds * scale
+    def drain(self, now: float) -> tuple[Fact, ...]:
+        """Reads what is there, never waits. Whoever was not reached in this call is first in the next."""
+        if self._bell is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._bell)
+        facts: list[Fact] = []
+        left = PER_CALL
+        for key, log in tuple(self._logs.items()):
+            lines = log.follower.read(left)
+            self._lines += len(lines)
+            facts += [fact for line in lines if (fact := self._fact(log, line, now)) is not None]
+            left -= log.follower.last_read
+            self._logs.move_to_end(key)
+            if left <= 0:
                 break
-        found = _last_number(self._step_pattern, data)
-        if found is None:
-            return False
-        step = int(found)
-        if self.step is not None and step < self.step:
-            self._samples.clear()  # resumed from a checkpoint: a new count
-        self.step = step
-        return True
+        if self._bell is not None and any(log.follower.behind for log in self._all()):
+            os.eventfd_write(self._bell, 1)
+        self._in_flight = self._in_flight or bool(facts)
+        return tuple(facts)
 
-    def _path_time(self, now: float) -> float:
+    def commit(self) -> None:
+        """Saves the positions: the facts handed out are safe. Without facts under way `read` does it itself.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        self._in_flight = False
+        for log in self._all():
+            log.follower.commit()
+
+    def close(self) -> None:
+        """Closes the logs."""
+        for log in self._all():
+            log.follower.close()
+        if self._bell is not None:
+            os.close(self._bell)
+            self._bell = None
+
+    def _all(self) -> tuple[_Log, ...]:
+        return tuple(self._logs.values())
+
+    def _save_or_say(self) -> dict[str, str]:
         try:
-            return self._path.stat().st_mtime
-        except OSError:
-            return now
+            self.commit()
+        except OSError as error:
+            return {f"{self.name}.position": f"cannot be kept: {os.strerror(error.errno or 0)}"}
+        return {}
+
+    def _fact(self, log: _Log, line: Line, now: float) -> Fact | None:
+        if log.framer.plain(line.data) and self._wanted.search(line.data) is None:
+            return None
+        record = log.framer.take(line.data, line.key)
+        heard = None if record is None else hear(record)
+        if record is None or heard is None:
+            return None
+        key = f"{self.name}/{log.follower.path}/{record.tags.get('key', line.key)}"
+        when = now if record.time is None else min(record.time, now)
+        event = log.story.tell(heard.finding, key=key, time=when, writer=record.writer)
+        if event is None:
+            return None
+        return _of(log, fact_of(event, key=key, time=when, more=_more(log, record)))
 
 
-def _compiled(pattern: str, field: str) -> re.Pattern[bytes]:
-    try:
-        compiled = re.compile(pattern.encode())
-    except re.error as error:
-        raise UserError(field, f"{pattern!r} is no regular expression: {error}") from error
-    if compiled.groups != 1:
-        raise UserError(field, f"{pattern!r} has {compiled.groups} groups", "put ( ) around the number, and only there")
-    return compiled
+def _of(log: _Log, fact: Fact) -> Fact:
+    """The process of the job is the entity, as in its frames (`collect/process.py`); without a job it is the node."""
+    if log.job is None or fact.kind != "node":
+        return fact
+    pid = log.job.pid
+    if pid is None and log.job.pidfile is not None:
+        content = files.text(log.job.pidfile)
+        pid = int(content) if content and content.isdecimal() and len(content) < 10 else None
+    return replace(fact, kind="process", local=log.job.job if pid is None else str(pid))
 
 
-def _last_number(pattern: re.Pattern[bytes], data: bytes) -> float | None:
-    """The last finite number that `pattern` finds; a pattern of one's own may find what is none."""
-    for found in reversed(pattern.findall(data)):
-        try:
-            number = float(found)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            return number
-    return None
+def _more(log: _Log, record: LogRecord) -> Evidence:
+    more: Evidence = {"log": str(log.follower.path)[-200:], "job" if log.job is not None else "program": log.name}
+    if record.time is not None:
+        more["said_at"] = record.time
+    return more
+
+
+def _state(folder: Path | None, name: str, path: Path) -> Path | None:
+    if folder is None:
+        return None
+    made = hashlib.blake2b(f"{name}\0{path}".encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return folder / "app_log" / f"{made}.json"
+
+
+COLLECTOR = AppLogCollector
