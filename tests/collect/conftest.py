@@ -6,7 +6,7 @@ from pathlib import Path
 
 _CASES = Path(__file__).parents[2] / "../shared/cases"
 
-collect_ignore = [] if _CASES.is_dir() else ["test_collect_shared_cases.py"]
+collect_ignore_glob = [] if _CASES.is_dir() else ["*_shared_cases.py"]
 
 
 def pytest_report_header() -> str:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuchaos_agent.collect.app_log import READ_PER_TICK, AppLog
 from gpuchaos_agent.collect.base import JobSource
-from gpuchaos_agent.collect.process import ProcessCollector, process_stat
+from gpuchaos_agent.collect.process import ProcessCollector
+from gpuchaos_agent.jobs.progress import READ_PER_TICK, AppLog
+from gpuchaos_agent.kernelfs.processes import process_stat
 from gpuchaos_stream.errors import UserError
 
 PROC, SYS = Path("/proc"), Path("/sys")
@@ -93,40 +94,6 @@ def test_another_process_under_the_same_pid_is_not_ours(tmp_path: Path) -> None:
     assert running(collector) == 1.0
     fake_process(tmp_path, 7, start=101)
     assert running(collector) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("allowed", "node", "ratio"),
-    [("0-3", 0, 0.0), ("4-7", 0, 1.0), ("0-7", 0, 0.5), ("0-255", 1, 0.5), ("0-3", None, None), ("0-3", 5, None)],
-)
-def test_misalignment_is_the_share_of_cpus_off_the_gpus_node(
-    tmp_path: Path, allowed: str, node: int | None, ratio: float | None
-) -> None:
-    for number, cpus in ((0, "0-3"), (1, "4-7")):
-        path = tmp_path / f"devices/system/node/node{number}"
-        path.mkdir(parents=True)
-        (path / "cpulist").write_text(cpus)
-    (tmp_path / "devices/system/node/online").write_text("0-1")
-    fake_process(tmp_path, 7, cpus=allowed)
-    source = JobSource("train", pid=7, numa_node=node)
-    (group,) = ProcessCollector((source,), procfs=tmp_path, sysfs=tmp_path).read(0.0).groups
-    assert group.columns[group.layout.metrics.index("numa_misaligned_ratio")] == (ratio,)
-
-
-def test_a_gpus_node_is_found_by_its_place_on_the_bus(tmp_path: Path) -> None:
-    for number, cpus in ((0, "0-3"), (1, "4-7")):
-        path = tmp_path / f"devices/system/node/node{number}"
-        path.mkdir(parents=True)
-        (path / "cpulist").write_text(cpus)
-    for address, on in (("0000:1b:00.0", "0"), ("0000:c1:00.0", "1")):
-        path = tmp_path / "bus/pci/devices" / address
-        path.mkdir(parents=True)
-        for name, content in (("vendor", "0x10de"), ("class", "0x030200"), ("numa_node", on)):
-            (path / name).write_text(content)
-    fake_process(tmp_path, 7, cpus="0-3")
-    source = JobSource("train", pid=7, gpu="1")
-    (group,) = ProcessCollector((source,), procfs=tmp_path, sysfs=tmp_path).read(0.0).groups
-    assert group.columns[group.layout.metrics.index("numa_misaligned_ratio")] == (1.0,)
 
 
 def test_no_job_is_said() -> None:

@@ -3,105 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpuchaos_agent.collect import numa, pci
-from gpuchaos_agent.collect.framing import Framer
-from gpuchaos_agent.collect.messages import read_message
 from gpuchaos_agent.collect.numa import NumaCollector
 from gpuchaos_agent.collect.rdma import RdmaCollector
-from gpuchaos_agent.collect.xid import Finding
+from gpuchaos_agent.kernelfs import numa_nodes as numa
 from gpuchaos_stream.events.base import Severity
 
 CASES = Path(__file__).parents[2] / "../shared/cases"
-
-#: What logging daemons and dmesg put before a record's text. /dev/kmsg has none of it.
-PREFIX = re.compile(
-    r"^(?:kern\s*:\w+\s*: \S+ |[A-Z][a-z]{2} +\d+ [\d:]{8} \S+ kernel: |kernel: |\d+,\d+,\d+,-;)?"
-    r"(?:\[[^\]]{1,30}\] )?(?:\[ *T\d+\] )?"
-)
-
-#: Where our conclusion from single records differs from the expected one from the whole file, and why.
-KNOWN: dict[str, dict[str, str]] = {
-    "xid/x48_63_94_one_dbe.log": {
-        "severity": "48 is critical by itself; that 94 contains it is the correlator's conclusion",
-        "scope": "as above",
-    },
-}
-ACTIONS_OF_SEVERAL = {
-    # The file's action is that of a later record than the one that names the fault.
-    "xid/x51_154_pf_flr_610.log",
-    "xid/x48_64_page_retirement_blacklist.log",
-}
-
-
-def cases(*folders: str) -> list[Any]:
-    rows = [json.loads(line) for line in (CASES / "expected.jsonl").read_text().splitlines()]
-    return [pytest.param(row, id=row["file"]) for row in rows if row["file"].split("/")[0] in folders]
-
-
-def records(text: str) -> list[str]:
-    """The texts of a log file: a line that begins with blanks continues the one above (one printk)."""
-    found: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("   ") and found:
-            found[-1] += "\n" + line.strip()
-        else:
-            found.append(PREFIX.sub("", line, count=1))
-    return found
-
-
-def findings(file: str) -> list[Finding]:
-    texts = records((CASES / file).read_text())
-    return [message.finding for text in texts if (message := read_message(text, by_process=False)) is not None]
-
-
-@pytest.mark.parametrize("case", cases("xid"))
-def test_each_shared_xid_case_is_read_as_expected(case: dict[str, Any]) -> None:
-    file, expect = case["file"], case["expect"]
-    known = KNOWN.get(file, {})
-    found = findings(file)
-    if expect["fault"] == "none" and "xid" not in expect:
-        assert found == []
-        return
-    named = [f for f in found if f.fault == expect["fault"]]
-    if expect["fault"] == "none":
-        assert [f.severity for f in found] == [Severity.INFO]
-        assert found[0].evidence["recovered"] is True
-        named = found
-    assert named, [f.fault for f in found]
-    if "severity" in expect and "severity" not in known:
-        assert max((f.severity for f in found), key=lambda s: s.rank).value == expect["severity"]
-    if "xid" in expect:
-        wanted = {int(code) for code in expect["xid"].split(",") if code}
-        assert {f.evidence["xid"] for f in found if "xid" in f.evidence} == wanted
-    if expect.get("device") == "unknown":
-        assert all(f.local == "" for f in named)
-    elif "device" in expect:
-        assert pci.normal(expect["device"]) in {f.local for f in found}
-    if "scope" in expect and "scope" not in known:
-        assert named[0].evidence["scope"] == expect["scope"]
-    if "action" in expect:
-        actions = {f.evidence["action"] for f in (found if file in ACTIONS_OF_SEVERAL else named)}
-        assert expect["action"] in actions
-    for theirs, ours in (
-        ("gpu_instance", "gpu_instance"),
-        ("compute_instance", "compute_instance"),
-        ("nvlink", "nvlink"),
-        ("partition", "partition"),
-        ("gpu_index", "gpu_index"),
-        ("recovery_action", "recovery_action"),
-        ("pid", "pid"),
-        ("name", "process"),
-        ("pci_id", "pci_id"),
-        ("peer", "peer"),
-    ):
-        if expect.get(theirs):
-            assert expect[theirs] in {str(f.evidence.get(ours)) for f in found}, theirs
 
 
 def planted(file: str, root: Path) -> Path:
@@ -113,42 +24,6 @@ def planted(file: str, root: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(entry["content"])
     return root
-
-
-def framed(file: str) -> list[Any]:
-    framer = Framer()
-    return [*framer.feed((CASES / file).read_bytes()), *framer.flush()]
-
-
-def test_shared_kmsg_tags_belong_to_the_record_above() -> None:
-    found = framed("kmsg/dict_continuation.kmsg")
-    assert [record.tags for record in found] == [{"SUBSYSTEM": "pci_bus", "DEVICE": "+pci_bus:0000:00"}] * 2
-    assert all(read_message(record.text, by_process=record.by_process) is None for record in found)
-
-
-def test_shared_kmsg_escapes_are_undone() -> None:
-    assert [record.text[:5] for record in framed("kmsg/escaped_tab_real.kmsg")] == ["rcu: ", "\tTram"]
-
-
-def test_shared_kmsg_record_of_a_process_is_known_as_one() -> None:
-    (record,) = framed("kmsg/userspace_injected_record.kmsg")
-    message = read_message(record.text, by_process=record.by_process)
-    # Expected there with severity info; here it becomes a warning, because info alone opens no anomaly and a
-    # process that speaks in hardware's words must be seen.
-    assert record.facility == 1
-    assert message is not None
-    assert message.fault_id is None
-
-
-def test_shared_kmsg_repeat_of_a_syslog_daemon_is_counted() -> None:
-    (text,) = records((CASES / "kmsg/rsyslog_repeated.log").read_text())
-    message = read_message(text, by_process=False)
-    assert message is not None
-    assert (message.finding.fault, message.finding.evidence["device"], message.finding.evidence["count"]) == (
-        "nvme_path_failure",
-        "nvme0n1",
-        9,
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from gpuchaos_agent.aside import STALE_AFTER_S
 from gpuchaos_agent.collect import registry
 from gpuchaos_agent.collect.base import Collector, Fact, Follower, Group, JobSource, Places, Reading, Sources
-from gpuchaos_agent.snapshot import SLOW_S, Snapshot, fault_event
+from gpuchaos_agent.snapshot import WAIT_S, Snapshot, fault_event
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import codec
 from gpuchaos_stream.events.base import Severity
@@ -79,10 +81,94 @@ def test_a_follower_that_fails_stops_no_other() -> None:
     assert snapshot.errors["bad"] == 3
 
 
-def test_a_slow_collector_is_named() -> None:
-    ticks = iter((0.0, SLOW_S + 1.0))
-    taken = Snapshot([Fixed("slow", NUMA)], monotonic=lambda: next(ticks)).take(0.0)
-    assert "took" in taken.absent["slow.slow"]
+class Hanging(Following):
+    """A source that answers when it is let go."""
+
+    kinds: tuple[Kind, ...] = ("rdma",)
+
+    def __init__(self, name: str, reading: Reading) -> None:
+        super().__init__(name, reading)
+        self.go = threading.Event()
+        self.committed = 0
+
+    def read(self, now: float) -> Reading:
+        self.go.wait(30)
+        return super().read(now)
+
+    def commit(self) -> None:
+        self.committed += 1
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_source_that_hangs_is_said_and_delays_no_other() -> None:
+    hanging = Hanging("rdma", Reading())
+    snapshot = Snapshot([hanging, Fixed("numa", NUMA)])
+    began = time.monotonic()
+    taken = snapshot.take(1.0)
+    assert time.monotonic() - began < WAIT_S + 0.4
+    assert [group.kind for group in taken.layout.groups] == ["numa"]
+    assert "has not answered" in taken.absent["rdma"]
+    hanging.go.set()
+    snapshot.close()
+    assert hanging.closed == 1
+
+
+def test_a_source_that_still_hangs_is_not_waited_for_again() -> None:
+    hanging = Hanging("app_log", Reading())
+    fact = Fact(key="k", fault="gpu_lost", severity=Severity.CRITICAL, time=1.0)
+    snapshot = Snapshot([hanging, Following("kernel_log", Reading(facts=(fact,)))])
+    snapshot.take(1.0)
+    began = time.monotonic()
+    assert snapshot.take(2.0).facts == (fact,)
+    assert snapshot.drain(3.0) == (fact,)
+    assert time.monotonic() - began < WAIT_S / 2
+    assert "has not answered" in snapshot.take(4.0).absent["app_log.slow"]
+    hanging.go.set()
+    snapshot.close()
+
+
+def test_what_no_entity_may_hold_is_replaced() -> None:
+    fact = Fact(key="k", fault="x", severity=Severity.INFO, time=1.0, kind="port", local="a/b c\td\u2028e")
+    assert fault_event(fact, cluster="c", node="n1").entity == "port/n1/a_b_c_d_e"
+
+
+def test_facts_of_a_late_answer_come_with_the_next_tick_and_only_then_may_the_position_be_kept() -> None:
+    fact = Fact(key="k", fault="gpu_lost", severity=Severity.CRITICAL, time=1.0)
+    hanging = Hanging("rdma", Reading(facts=(fact,)))
+    snapshot = Snapshot([hanging])
+    assert snapshot.take(1.0).facts == ()
+    snapshot.commit()
+    assert hanging.committed == 0, "what it will say is not safe anywhere yet"
+    hanging.go.set()
+    time.sleep(0.1)  # the tick does not wait for it any more
+    assert fact in snapshot.take(2.0).facts
+    snapshot.commit()
+    assert hanging.committed == 1
+    snapshot.close()
+
+
+def test_numbers_that_came_long_ago_are_unknown_and_never_given_again() -> None:
+    clock = Clock()
+    group = Group(GroupLayout(kind="rdma", ids=("mlx5_0",), metrics=("port_active",)), ((1.0,),))
+    hanging = Hanging("rdma", Reading(groups=(group,)))
+    hanging.go.set()
+    snapshot = Snapshot([hanging], monotonic=clock)
+    assert [g.kind for g in snapshot.take(1.0).layout.groups] == ["rdma"]
+    hanging.go.clear()
+    assert [g.kind for g in snapshot.take(2.0).layout.groups] == ["rdma"], "still fresh"
+    clock.now += STALE_AFTER_S + 0.1
+    taken = snapshot.take(3.0)
+    assert taken.layout.groups == ()
+    assert "has not answered for 2.6 s" in taken.absent["rdma"]
+    hanging.go.set()
+    snapshot.close()
 
 
 def test_the_layout_is_the_same_object_until_something_changes() -> None:
@@ -129,7 +215,7 @@ def test_an_unknown_collector_is_refused_with_the_nearest_name() -> None:
 
 def test_every_collector_of_the_table_keeps_the_interface(tmp_path: Path) -> None:
     empty = Sources(sysfs=tmp_path, procfs=tmp_path, kmsg=tmp_path / "kmsg", jobs=(JobSource("a", pid=1),))
-    for name in registry.COLLECTORS:
+    for name in registry.collectors():
         (collector,) = registry.build(empty, only=[name])
         assert collector.name == name
         reading = collector.read(1.0)
@@ -155,7 +241,9 @@ def test_a_real_frame_of_this_machine_is_valid_and_travels(tmp_path: Path) -> No
 
 def test_a_follower_is_told_from_a_plain_collector(tmp_path: Path) -> None:
     made: tuple[Collector, ...] = registry.build(Sources(sysfs=tmp_path, procfs=tmp_path, kmsg=tmp_path / "k"))
-    assert [c.name for c in made if isinstance(c, Follower)] == ["kmsg"]
+    followers = {c.name for c in made if isinstance(c, Follower)}
+    assert {"kernel_log", "app_log"} <= followers
+    assert not followers & {"node", "numa", "gpu"}
 
 
 def test_the_collectors_load_nothing_heavy_and_no_nvml_before_the_first_read() -> None:

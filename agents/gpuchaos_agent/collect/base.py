@@ -55,12 +55,18 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What a collector knows of where devices sit; all collectors' places together make a `NodeInfo`."""
+    """What a collector knows of where devices sit; all collectors' places together make a `NodeInfo`.
+
+    `rack`, `leaf` and `nvlink_domain` are of the node; settings that name them win over what was found.
+    """
 
     gpus: tuple[GpuPlace, ...] = ()
     ports: tuple[PortPlace, ...] = ()
     jobs: tuple[str, ...] = ()
     numa: tuple[str, ...] = ()
+    rack: str | None = None
+    leaf: str | None = None
+    nvlink_domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +118,9 @@ class Follower(Protocol):
 class JobSource:
     """One process of a job on this node: who it is and where its progress can be read.
 
-    Either `pid` or `pidfile` names the process; `log` is the application's log. `gpu` is the GPU it uses, by
-    index or PCI address; `numa_node` is that GPU's node where it cannot be found out. `step_pattern` and
+    Either `pid` or `pidfile` names the process; `log` is the application's log, `metrics_url` its Prometheus
+    page, `heartbeat` a file that it writes (docs/agent.md names the forms). `gpu` is the GPU it uses, by index
+    or PCI address; `numa_node` is that GPU's node where it cannot be found out. `step_pattern` and
     `time_pattern` (seconds) are regular expressions with one group; None for the usual forms.
     """
 
@@ -125,13 +132,18 @@ class JobSource:
     numa_node: int | None = None
     step_pattern: str | None = None
     time_pattern: str | None = None
+    metrics_url: str | None = None
+    heartbeat: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the collectors look: each root can be a fixture tree.
 
-    `state_dir` None keeps no position over restarts. `rails` maps a port's name to its rail.
+    `state_dir` None keeps no position over restarts. `rails` maps a port's name to its rail; `place` is a file
+    that says the same and more where it is given. `kernel_log` says by which way the kernel log is read:
+    `auto` takes /dev/kmsg, else the journal, else `syslog`. `dcgm_url` is the page of a DCGM exporter.
+    `app_logs` are further logs of programs on this node (a database client's, a proxy's), by name.
     """
 
     sysfs: Path = Path("/sys")
@@ -140,3 +152,8 @@ class Sources:
     state_dir: Path | None = None
     jobs: tuple[JobSource, ...] = ()
     rails: dict[str, str] = field(default_factory=dict)
+    place: Path | None = None
+    kernel_log: Literal["auto", "kmsg", "journal", "syslog"] = "auto"
+    syslog: Path = Path("/var/log/syslog")
+    dcgm_url: str | None = None
+    app_logs: dict[str, Path] = field(default_factory=dict)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
-from gpuchaos_agent.collect import files
 from gpuchaos_agent.collect.base import Group, Reading, Sources
+from gpuchaos_agent.kernelfs import files, memory
 from gpuchaos_stream.events.frame import GroupLayout, Kind
 
 METRICS: Final = (
@@ -18,9 +17,7 @@ METRICS: Final = (
     "pressure_memory_ratio",
     "pressure_io_ratio",
 )
-
-_MEMORY: Final = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB", re.MULTILINE)
-_SOME: Final = re.compile(r"^some avg10=(\d+\.\d+)", re.MULTILINE)
+_LAYOUT: Final = GroupLayout(kind="node", ids=("0",), metrics=METRICS)
 
 
 class NodeCollector:
@@ -28,6 +25,7 @@ class NodeCollector:
 
     name = "node"
     kinds: tuple[Kind, ...] = ("node",)
+    ORDER = 0
 
     def __init__(self, procfs: Path) -> None:
         self._root = procfs
@@ -40,13 +38,12 @@ class NodeCollector:
 
     def read(self, now: float) -> Reading:  # noqa: ARG002  (CPU time is its own clock)
         """One row, id `0`. Pressure is absent where the kernel was built or started without PSI."""
-        pressures = [self._pressure(what) for what in ("cpu", "memory", "io")]
-        row = (self._busy(), self._memory(), files.number(self._root / "loadavg"), *pressures)
+        pressures = [memory.pressure(self._root / "pressure" / what) for what in ("cpu", "memory", "io")]
+        row = (self._busy(), memory.available_ratio(self._root), files.number(self._root / "loadavg"), *pressures)
         if all(value is None for value in row):
             return Reading(absent={"node": f"nothing can be read in {self._root}"})
         absent = {} if any(value is not None for value in pressures) else {"node.pressure": "the kernel has no PSI"}
-        layout = GroupLayout(kind="node", ids=("0",), metrics=METRICS)
-        return Reading(groups=(Group(layout, tuple((value,) for value in row)),), absent=absent)
+        return Reading(groups=(Group(_LAYOUT, tuple((value,) for value in row)),), absent=absent)
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -64,11 +61,5 @@ class NodeCollector:
         # iowait may go backwards (proc(5)), which must not make more than all or less than nothing.
         return min(1.0, max(0.0, 1.0 - (idle - last[1]) / (total - last[0])))
 
-    def _memory(self) -> float | None:
-        found = dict(_MEMORY.findall(files.text(self._root / "meminfo") or ""))
-        total = float(found.get("MemTotal", 0))
-        return float(found["MemAvailable"]) / total if total > 0 and "MemAvailable" in found else None
 
-    def _pressure(self, what: str) -> float | None:
-        some = _SOME.search(files.text(self._root / "pressure" / what) or "")
-        return float(some[1]) / 100.0 if some else None
+COLLECTOR = NodeCollector

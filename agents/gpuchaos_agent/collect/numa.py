@@ -6,22 +6,21 @@ are normal: the list of online nodes is asked, never counted to.
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from gpuchaos_agent.collect import files
 from gpuchaos_agent.collect.base import Group, Places, Reading, Sources
-from gpuchaos_agent.collect.counters import Rates
+from gpuchaos_agent.kernelfs import files, numa_nodes
+from gpuchaos_agent.kernelfs.counters import Rates
 from gpuchaos_stream.events.frame import GroupLayout, Kind
-
-#: Below the root of sysfs.
-NODES: Final = "devices/system/node"
 
 METRICS: Final = ("memory_free_bytes", "local_rate", "remote_rate")
 
-_FREE: Final = re.compile(r"^Node \d+ MemFree:\s+(\d+) kB", re.MULTILINE)
-_NODE: Final = re.compile(r"node(\d+)\Z")
+
+@lru_cache(maxsize=4)
+def _layout(ids: tuple[str, ...]) -> GroupLayout:
+    return GroupLayout(kind="numa", ids=ids, metrics=METRICS)
 
 
 class NumaCollector:
@@ -29,9 +28,10 @@ class NumaCollector:
 
     name = "numa"
     kinds: tuple[Kind, ...] = ("numa",)
+    ORDER = 40
 
     def __init__(self, sysfs: Path) -> None:
-        self._root = sysfs / NODES
+        self._root = sysfs / numa_nodes.NODES
         self._rates = Rates()
 
     @classmethod
@@ -45,13 +45,13 @@ class NumaCollector:
         `local_rate`: `local_node`, pages got on this node by a task on one of its CPUs. `remote_rate`:
         `other_node`, pages got on this node by a task that ran elsewhere. Both count pages since boot.
         """
-        nodes = online(self._root)
+        nodes = numa_nodes.online(self._root)
         if not nodes:
             return Reading(absent={"numa": f"no NUMA nodes in {self._root}"})
         self._rates.keep(nodes)
         rows = [self._row(node, now) for node in nodes]
         ids = tuple(str(node) for node in nodes)
-        group = Group(GroupLayout(kind="numa", ids=ids, metrics=METRICS), tuple(zip(*rows, strict=True)))
+        group = Group(_layout(ids), tuple(zip(*rows, strict=True)))
         return Reading(groups=(group,), places=Places(numa=ids))
 
     def close(self) -> None:
@@ -59,37 +59,12 @@ class NumaCollector:
 
     def _row(self, node: int, now: float) -> tuple[float | None, ...]:
         root = self._root / f"node{node}"
-        free = _FREE.search(files.text(root / "meminfo") or "")
-        pages = numastat(files.text(root / "numastat"))
+        pages = numa_nodes.numastat(files.text(root / "numastat"))
         return (
-            float(free[1]) * 1024 if free else None,
+            numa_nodes.memory(self._root, node).free,
             self._rates.rate((node, "local"), pages.get("local_node"), now),
             self._rates.rate((node, "other"), pages.get("other_node"), now),
         )
 
 
-def online(root: Path) -> tuple[int, ...]:
-    """The online nodes under `devices/system/node`; where the list is missing, the node directories there are."""
-    listed = files.id_list(files.text(root / "online"))
-    if listed:
-        return listed
-    return tuple(sorted(int(match[1]) for match in map(_NODE.match, files.names(root)) if match))
-
-
-def cpus(root: Path) -> dict[int, frozenset[int]]:
-    """The CPUs of each online node that has any (`nodeN/cpulist`; `has_cpu` is missing or empty on old kernels)."""
-    found = {node: frozenset(files.id_list(files.text(root / f"node{node}/cpulist"))) for node in online(root)}
-    return {node: ids for node, ids in found.items() if ids}
-
-
-def device_node(value: float | None, nodes: tuple[int, ...]) -> int | None:
-    """The NUMA node that a device's `numa_node` file names. -1 is unknown, unless only one node is online."""
-    if value is not None and value >= 0:
-        return int(value)
-    return nodes[0] if len(nodes) == 1 else None
-
-
-def numastat(content: str | None) -> dict[str, float]:
-    """`name value` lines as numbers; what is no such line is left out."""
-    pairs = (line.split() for line in (content or "").splitlines())
-    return {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+COLLECTOR = NumaCollector

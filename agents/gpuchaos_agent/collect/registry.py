@@ -1,39 +1,42 @@
-"""All collectors, by name. A new one is a file beside this one and a line in the table."""
+"""All collectors, found by looking into this package: a new one is a file beside this one and no other edit.
+
+A module is a source if it has `COLLECTOR`, a class with `name`, `kinds`, `ORDER` and `from_sources(Sources)`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+from gpuchaos_agent import collect
 from gpuchaos_stream.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from gpuchaos_agent.collect.base import Collector, Sources
 
-#: Name → module:class, each with `from_sources(Sources)`. The order is that of the groups in a frame.
-COLLECTORS: Final[dict[str, str]] = {
-    "node": "gpuchaos_agent.collect.node:NodeCollector",
-    "gpu": "gpuchaos_agent.collect.gpu:GpuCollector",
-    "rdma": "gpuchaos_agent.collect.rdma:RdmaCollector",
-    "numa": "gpuchaos_agent.collect.numa:NumaCollector",
-    "process": "gpuchaos_agent.collect.process:ProcessCollector",
-    "kmsg": "gpuchaos_agent.collect.kmsg:KmsgCollector",
-}
+
+@cache
+def collectors() -> dict[str, Any]:
+    """Name → class, in the order of the groups in a frame (`ORDER`, then name)."""
+    found = []
+    for info in pkgutil.iter_modules(collect.__path__):
+        module = importlib.import_module(f"{collect.__name__}.{info.name}")
+        if hasattr(module, "COLLECTOR"):
+            found.append(module.COLLECTOR)
+    return {made.name: made for made in sorted(found, key=lambda made: (made.ORDER, made.name))}
 
 
 def build(sources: Sources, only: Iterable[str] | None = None) -> tuple[Collector, ...]:
-    """The collectors of the table, or those named in `only`, in the table's order.
+    """The collectors there are, or those named in `only`, in their order.
 
     Raises:
-        UserError: `only` names a collector that is not in the table.
+        UserError: `only` names a collector that does not exist.
     """
-    wanted = set(COLLECTORS) if only is None else set(only)
-    for name in sorted(wanted - set(COLLECTORS)):
-        raise UserError("collectors", f"no collector {name!r}", nearest(name, COLLECTORS))
-    made: list[Collector] = []
-    for name, path in COLLECTORS.items():
-        if name in wanted:
-            module, _, attribute = path.partition(":")
-            made.append(getattr(importlib.import_module(module), attribute).from_sources(sources))
-    return tuple(made)
+    known = collectors()
+    wanted = set(known) if only is None else set(only)
+    for name in sorted(wanted - set(known)):
+        raise UserError("collectors", f"no collector {name!r}", nearest(name, known))
+    return tuple(made.from_sources(sources) for name, made in known.items() if name in wanted)

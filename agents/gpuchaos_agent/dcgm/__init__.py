@@ -1,0 +1,1 @@
+"""A DCGM exporter page: its samples, its gaps, and what it can hide."""
