@@ -1,0 +1,1 @@
+"""`gpuchaos-agent read` and `capture`: the same readers over something recorded."""
