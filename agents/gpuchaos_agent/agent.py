@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import structlog
 
-from gpuchaos_agent import clock, config, offline
+from gpuchaos_agent import clock, config, environment, offline, slim, trial
 from gpuchaos_agent.collect import registry as collectors
 from gpuchaos_agent.inject import registry as faults
-from gpuchaos_agent.inject.base import Env
 from gpuchaos_agent.journal import Journal
 from gpuchaos_agent.lock import take
+from gpuchaos_agent.read import kinds
 from gpuchaos_agent.snapshot import Snapshot, Taken
 from gpuchaos_stream import __version__
 from gpuchaos_stream.errors import UserError
@@ -31,6 +31,9 @@ commands:
   run          (default) send telemetry and facts, obey signed commands
   undo --all   take back what the undo journal holds; needs no broker, no keys and no running agent
   faults       what this node can suffer, what each fault certifies and what it does not
+  inject FAULT TARGET   one fault here by hand, for --seconds, with --param name=value; --dry-run prints the commands
+  read PATH    what a recording says: a kernel or application log, a capture, nvidia-smi, numactl, a DCGM page
+  capture OUT  what the collectors read here, as a file for a bug report that `read` understands
 
 Settings also come from GPUCHAOS_AGENT_... and the --config file, the broker's from KAFKA_... .
 exit status: 0 well, 1 something is left on the node, 2 bad input
@@ -55,6 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     from gpuchaos_agent.runtime import Agent  # noqa: PLC0415
     from gpuchaos_stream.stream import settings as kafka  # noqa: PLC0415
 
+    slim.few_heaps()
     settings = _settings(options)
     logs.configure(level=options.log_level.upper())
     _take_back(settings)
@@ -165,19 +169,72 @@ def _faults(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS: Final = {"run": _run, "undo": _undo, "faults": _faults, "once": _once}
+def _inject(options: argparse.Namespace) -> int:
+    """By hand: no broker, no keys; the running agent of this node must not be in the way."""
+    settings = _settings(options)
+    if not options.path or not options.target:
+        raise UserError("inject", "needs a fault and a target", "write gpuchaos-agent inject FAULT TARGET")
+    from gpuchaos_stream.stream import settings as kafka  # noqa: PLC0415
+
+    servers = kafka.load(settings.kafka, bootstrap_servers=options.bootstrap_servers).bootstrap_servers
+    strategies = _strategies(settings, tuple(servers.replace(" ", "").split(",")))
+    asked = {
+        "fault": str(options.path),
+        "target": options.target,
+        "params": trial.parameters(options.param or []),
+        "seconds": options.seconds,
+        "boot_id": clock.boot_id(settings.procfs),
+        "now": clock.now(),
+    }
+    if options.dry_run:
+        entry = trial.entry_for(strategies, None, **asked)
+        for line in strategies[entry.fault].commands(entry):
+            print(line)  # noqa: T201
+        return 0
+    journal = Journal(settings.journal_dir)
+    lock = take(settings.state_dir)
+    try:
+        entry = trial.entry_for(strategies, journal, **asked)
+        return trial.run(entry, strategies, journal, seconds=options.seconds, now=clock.now, say=print)
+    finally:
+        lock.close()
 
 
-def _strategies(settings: config.AgentSettings) -> Any:
-    return faults.build(
-        Env(
-            node=settings.node,
-            boot_id=clock.boot_id(settings.procfs),
-            procfs=settings.procfs,
-            kmsg=settings.kmsg,
-            job_of=settings.job_of,
-        )
-    )
+def _read(options: argparse.Namespace) -> int:
+    # Imported here, as below: an agent at work needs none of it.
+    from gpuchaos_agent.read import command  # noqa: PLC0415
+
+    path = _path(options, "name the recording: gpuchaos-agent read FILE")
+    return command.read(path, kind=options.kind, output=options.output, out=command.printable())
+
+
+def _capture(options: argparse.Namespace) -> int:
+    from gpuchaos_agent.read import command  # noqa: PLC0415
+
+    settings = _settings(options)
+    path = _path(options, "name the file to write: gpuchaos-agent capture OUT.jsonl")
+    return command.write_capture(path, sysfs=settings.sysfs, procfs=settings.procfs, out=sys.stdout)
+
+
+def _path(options: argparse.Namespace, fix: str) -> Path:
+    if options.path is None:
+        raise UserError(options.command, "needs a file", fix)
+    return Path(options.path)
+
+
+_COMMANDS: Final = {
+    "run": _run,
+    "undo": _undo,
+    "faults": _faults,
+    "inject": _inject,
+    "read": _read,
+    "capture": _capture,
+    "once": _once,
+}
+
+
+def _strategies(settings: config.AgentSettings, brokers: tuple[str, ...] = ()) -> Any:
+    return faults.build(environment.of(settings, brokers=brokers))
 
 
 def _settings(options: argparse.Namespace) -> config.AgentSettings:
@@ -223,7 +280,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", nargs="?", choices=("run", "undo", "faults"), default="run")
+    parser.add_argument("command", nargs="?", choices=tuple(_COMMANDS)[:-1], default="run")
+    parser.add_argument("path", nargs="?", help="with read and capture: the file; with inject: the fault")
+    parser.add_argument("target", nargs="?", help="with inject: kind/NODE/ID")
+    parser.add_argument("--param", action="append", metavar="NAME=VALUE", help="with inject: a parameter of the fault")
+    parser.add_argument("--seconds", type=float, default=10.0, help="with inject: how long it stands")
+    parser.add_argument("--dry-run", action="store_true", help="with inject: print what would be done, and do nothing")
+    parser.add_argument("--kind", help=f"with read: what the file is; guessed if not given: {', '.join(kinds.names())}")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with read: how to print")
     parser.add_argument("--version", action="version", version=f"gpuchaos-agent {__version__}")
     parser.add_argument("--once", action="store_true", help="read this machine once and end; needs no broker")
     parser.add_argument("--print", action="store_true", help="the same as --once: the frame is printed as JSON")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from gpuchaos_agent.collect.base import JobSource, Sources
+from gpuchaos_agent.inject.base import Bmc
 from gpuchaos_agent.lease import LONGEST_S
 from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.events.base import Authored
@@ -25,6 +26,10 @@ from gpuchaos_stream.yamlfile import Document, read
 PREFIX: Final = "GPUCHAOS_AGENT_"
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="letters, digits, . _ -")]
+
+
+#: Without `user:password@`: an address is written into the journal and shown to people.
+BmcUrl = Annotated[str, Field(pattern=r"^(https?|ipmi)://[^@/?#\s]+(\?cipher=\d+)?/?$")]
 
 
 class Job(Authored):
@@ -37,6 +42,8 @@ class Job(Authored):
     gpu: str | None = None
     step_pattern: str | None = None
     time_pattern: str | None = None
+    metrics_url: str | None = Field(default=None, pattern="^https?://")
+    heartbeat: Path | None = None
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -47,6 +54,21 @@ class Job(Authored):
     def source(self) -> JobSource:
         """As the collectors take it."""
         return JobSource(**self.model_dump())
+
+
+class BmcAccess(Authored):
+    """How to reach one node's BMC. `insecure` leaves its certificate unchecked."""
+
+    url: BmcUrl
+    user: str = ""
+    password_file: Path | None = None
+    system: str | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+    def bmc(self) -> Bmc:
+        """As strategies take it."""
+        return Bmc(**self.model_dump())
 
 
 def _default_state_dir() -> Path:
@@ -64,6 +86,7 @@ class AgentSettings(BaseSettings):
     cell: Name = "cell-0"
     node: Name = Field(default_factory=lambda: socket.gethostname().split(".")[0] or "node")
     rack: Name | None = None
+    leaf: Name | None = Field(default=None, description="leaf switch")
     domain: Name | None = Field(default=None, description="NVLink domain")
     labels: dict[str, str] = {}
     jobs: tuple[Job, ...] = ()
@@ -73,18 +96,38 @@ class AgentSettings(BaseSettings):
     sysfs: Path = Path("/sys")
     procfs: Path = Path("/proc")
     kmsg: Path = Path("/dev/kmsg")
+    kernel_log: Literal["auto", "kmsg", "journal", "syslog"] = Field(
+        default="auto", description="auto: kmsg, else the journal, else the syslog file"
+    )
+    syslog: Path = Field(default=Path("/var/log/syslog"), description="where kernel lines are when kmsg is closed")
+    place: Path | None = Field(default=None, description="YAML file: rack, leaf, domain and rails of this node")
+    dcgm_url: str | None = Field(default=None, pattern="^https?://", description="page of a DCGM exporter")
+    app_logs: dict[str, Path] = Field(default={}, description="name → further log of a program to read")
     collectors: tuple[str, ...] | None = Field(default=None, description="only these; all where absent")
     interval: float = Field(default=1.0, ge=0.1, le=60, description="between two frames")
     check_interval: float = Field(default=0.25, ge=0.02, le=5, description="between two looks at leases")
     frames_kept: int = Field(default=600, ge=1, description="while the broker is away")
     protected: tuple[str, ...] = Field(default=(), description="command names that no fault may touch")
     any_process: bool = Field(default=False, description="process-stop of processes that belong to no job")
+    corruptible: tuple[Path, ...] = Field(default=(), description="folders in which memory-corruption may flip bits")
     longest_lease: float = Field(default=LONGEST_S, gt=0)
     most_faults: int = Field(default=16, ge=0)
     deadman: bool = Field(default=True, description="a second process that undoes when this one is gone")
     http_host: str = "127.0.0.1"
     http_port: int | None = Field(default=9470, ge=0, le=65535, description="metrics and health; 0 takes a free one")
     kafka: Path | None = Field(default=None, description="YAML file with the KAFKA_… settings")
+    bmc_url: BmcUrl | None = Field(default=None, description="this node's BMC: https://HOST (Redfish) or ipmi://HOST")
+    bmc_user: str = ""
+    bmc_password_file: Path | None = Field(default=None, description="read when it is used, never told")
+    bmc_system: str | None = Field(default=None, description="id of this node where the BMC has several systems")
+    bmc_ca_file: Path | None = Field(default=None, description="CA of the BMC's certificate; the system's if not given")
+    bmc_insecure: bool = Field(default=False, description="leaves the certificate of this node's BMC unchecked")
+    bmcs: dict[Name, BmcAccess] = Field(
+        default={}, description="node → BMC of another node that this agent may power-cycle"
+    )
+    reload_commands: dict[Name, tuple[str, ...]] = Field(
+        default={}, description="name → command that makes a service read its certificate again"
+    )
 
     @property
     def journal_dir(self) -> Path:
@@ -100,7 +143,39 @@ class AgentSettings(BaseSettings):
             state_dir=self.state_dir if keep_position else None,
             jobs=tuple(job.source() for job in self.jobs),
             rails=dict(self.rails),
+            place=self.place,
+            kernel_log=self.kernel_log,
+            syslog=self.syslog,
+            dcgm_url=self.dcgm_url,
+            app_logs=dict(self.app_logs),
         )
+
+    def bmc_access(self) -> Bmc | None:
+        """How to reach this node's BMC, None where it is not set."""
+        if self.bmc_url is None:
+            return None
+        return Bmc(
+            self.bmc_url,
+            self.bmc_user,
+            self.bmc_password_file,
+            self.bmc_system,
+            ca_file=self.bmc_ca_file,
+            insecure=self.bmc_insecure,
+        )
+
+    def reach(self) -> dict[str, Any]:
+        """Fields of `Env`: the BMCs that this agent may drive, what it may run, and whose files it may change."""
+        bmcs = {node: access.bmc() for node, access in self.bmcs.items()}
+        return {
+            "bmc": self.bmc_access(),
+            "bmcs": bmcs,
+            "reload_commands": dict(self.reload_commands),
+            "corruptible": self.corruptible,
+        }
+
+    def gpu_of(self, pid: int) -> str | None:
+        """The GPU that the settings name for the job of `pid`."""
+        return next((job.gpu for job in self.jobs if pid == _pid_of(job)), None)
 
     def job_of(self, pid: int) -> str | None:
         """The job that names `pid`, itself or in its pidfile."""

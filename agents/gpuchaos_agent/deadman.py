@@ -12,28 +12,32 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from gpuchaos_agent import clock, offline
+from gpuchaos_agent import clock, environment, offline
 from gpuchaos_agent.inject import registry
-from gpuchaos_agent.inject.base import Env
-from gpuchaos_agent.journal import Journal
+from gpuchaos_agent.inject.base import Env, FaultStrategy
+from gpuchaos_agent.journal import Journal, JournalEntry
+from gpuchaos_agent.notice import Notice
 from gpuchaos_stream.observe import logs
 
 _log = structlog.get_logger(__name__)
 
 #: Of a check interval: how long after the end of its lease a fault is left to the agent, and between two looks.
 _HALF: Final = 0.5
+#: While nothing stands and the kernel tells of each change of the journal, it is looked at this often, seconds.
+IDLE_S: Final = 5.0
 
 
 class DeadMan:
     """The switch as the agent sees it. `ensure` starts it, and again if it has ended."""
 
-    def __init__(self, *, journal: Path, node: str, procfs: Path, kmsg: Path, interval_s: float) -> None:
-        self._argv = [str(journal), node, str(procfs), str(kmsg), str(interval_s)]
+    def __init__(self, *, journal: Path, env: Env, interval_s: float) -> None:
+        self._argv = [str(journal), environment.packed(env), str(interval_s)]
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
@@ -61,18 +65,12 @@ class DeadMan:
 def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
     """Waits for the end of `pipe`, then undoes everything. See the module."""
     strategies = registry.build(env)
-    while not _has_ended(pipe, _HALF * interval_s):
-        at = clock.now()
-        overdue = at.boot - _HALF * interval_s
-        done, _ = offline.undo(
-            journal,
-            strategies,
-            at,
-            "lease expired; undone in the agent's place",
-            only=lambda e, t=overdue: e.boot_id != env.boot_id or e.lease_deadline < t,  # type: ignore[misc]
-        )
-        for item in done:
-            _log.warning("undone in the agent's place", fault_id=item.entry.fault_id, problem=item.problem)
+    notice = Notice(journal.folder)
+    stands = True
+    while not _has_ended(pipe, notice, _HALF * interval_s if stands or notice.fileno() is None else IDLE_S):
+        notice.take()  # before the look: what is written after it wakes us again
+        stands = _look(journal, strategies, env, _HALF * interval_s)
+    notice.close()
     while True:  # until nothing is left, or the next agent has taken it back
         try:
             done, _ = offline.undo(journal, strategies, clock.now(), "agent ended")
@@ -86,17 +84,34 @@ def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
         time.sleep(max(interval_s, 1.0))
 
 
-def _has_ended(pipe: int, interval_s: float) -> bool:
-    readable, _, _ = select.select([pipe], [], [], interval_s)
-    return bool(readable) and not os.read(pipe, 4096)
+def _look(journal: Journal, strategies: Mapping[str, FaultStrategy], env: Env, grace_s: float) -> bool:
+    """Takes back what is overdue by more than `grace_s`; whether anything stands that has to be looked at again."""
+    at = clock.now()
+    standing: list[JournalEntry] = []
+
+    def overdue(entry: JournalEntry) -> bool:
+        standing.append(entry)
+        return entry.boot_id != env.boot_id or entry.lease_deadline < at.boot - grace_s
+
+    reason = "lease expired; undone in the agent's place"
+    done, damaged = offline.undo(journal, strategies, at, reason, only=overdue)
+    for item in done:
+        _log.warning("undone in the agent's place", fault_id=item.entry.fault_id, problem=item.problem)
+    return bool(standing or damaged)
+
+
+def _has_ended(pipe: int, notice: Notice, timeout_s: float) -> bool:
+    told = notice.fileno()
+    readable, _, _ = select.select([pipe] if told is None else [pipe, told], [], [], timeout_s)
+    return pipe in readable and not os.read(pipe, 4096)
 
 
 def main() -> None:
-    """Arguments: journal folder, node, procfs, kernel log, check interval in seconds. The pipe is standard input."""
-    folder, node, procfs, kmsg, interval_s = sys.argv[1:6]
+    """Arguments: journal folder, environment (`environment.packed`), check interval in seconds; the pipe is stdin."""
+    folder, text, interval_s = sys.argv[1:4]
     logs.configure()
-    structlog.contextvars.bind_contextvars(node=node)
-    env = Env(node=node, boot_id=clock.boot_id(Path(procfs)), procfs=Path(procfs), kmsg=Path(kmsg))
+    env = environment.unpacked(text)
+    structlog.contextvars.bind_contextvars(node=env.node)
     watch(Journal(Path(folder)), env, float(interval_s), pipe=sys.stdin.fileno())
 
 

@@ -79,6 +79,11 @@ class Executor:
         return self._situation.active
 
     @property
+    def idle(self) -> bool:
+        """Whether `tick` has nothing to wait for: nothing stands, nothing is left to tell. From its own thread."""
+        return all(entry.state is EntryState.UNDONE and entry.reported for entry in self._known.values())
+
+    @property
     def failing(self) -> Mapping[str, str]:
         """Faults that could not be taken back yet, and why."""
         return dict(self._failing)

@@ -8,6 +8,7 @@ import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -16,6 +17,10 @@ from gpuchaos_agent.believe import addressed_to, is_undoing
 from gpuchaos_agent.executor import Executor
 
 _log = structlog.get_logger(__name__)
+
+#: How long the thread sleeps while there is nothing that could become due, seconds. Only a command changes that, and
+#: it ends the wait; each wake costs the node.
+IDLE_S: Final = 2.0
 
 
 @dataclass(order=True, slots=True)
@@ -29,6 +34,7 @@ class _Work:
 class Hands:
     """Runs one executor: first what is left to undo, then commands as they come, and `tick` every `interval_s`.
 
+    While the executor is `idle` the next tick may be `IDLE_S` away: no lease runs that could end meanwhile.
     An exception is logged and counted (`errors`) and ends nothing.
     """
 
@@ -87,8 +93,13 @@ class Hands:
                 self._guarded(lambda: self._executor.tick(self._now()))
                 next_tick = at.boot + self._interval_s
                 self.last_tick = self._now().boot
+            # Anew after each step: the command that was just carried out may have begun a lease.
+            if self._executor.idle:
+                wait = max(self._interval_s, IDLE_S)
+            else:
+                wait = min(self._interval_s, next_tick - self._now().boot)
             try:
-                work = self._queue.get(timeout=max(0.0, min(self._interval_s, next_tick - self._now().boot)))
+                work = self._queue.get(timeout=max(0.0, wait))
             except queue.Empty:
                 continue
             if work.value:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from gpuchaos_agent import clock, metrics
+from gpuchaos_agent import clock, environment, metrics, slim
 from gpuchaos_agent.admit import Limits
 from gpuchaos_agent.believe import Believer
 from gpuchaos_agent.collect import registry as collectors
@@ -48,6 +48,10 @@ _log = structlog.get_logger(__name__)
 
 #: A node tells its place again after this, seconds, even if nothing changed.
 PLACE_EVERY_S: Final = 30.0
+#: After so many frames everything has been loaded and tried once.
+SETTLED_AFTER: Final = 5
+#: How long one wait for commands lasts at most, seconds; a command ends it at once.
+COMMANDS_WAIT_S: Final = 30.0
 #: A missing topic, a broken reader: tried again after this, seconds.
 RETRY_S: Final = 1.0
 #: Seconds that a stopping agent waits for the broker to take its last fault events; then the spool keeps them.
@@ -75,8 +79,10 @@ class Agent:
         self._snapshot = Snapshot(collectors.build(settings.sources(), settings.collectors))
         self._taken: Taken | None = None
         self._eyes = ThreadPoolExecutor(1, thread_name_prefix="eyes")
-        self._bus = Bus(kafka, client_id=f"gpuchaos-agent-{settings.node}")
+        # One record a second: waiting for more to send along would be one more wake for each.
+        self._bus = Bus(kafka, client_id=f"gpuchaos-agent-{settings.node}", linger_s=0.0)
         self._sender = Sender(self._bus, self._frames, self._spool, self._offset)
+        self._brokers = tuple(kafka.bootstrap_servers.replace(" ", "").split(","))
         self._strategies = faults.build(self._env())
         self._executor = self._make_executor()
         self._hands = Hands(
@@ -84,15 +90,17 @@ class Agent:
         )
         self._deadman = DeadMan(
             journal=settings.journal_dir,
-            node=settings.node,
-            procfs=settings.procfs,
-            kmsg=settings.kmsg,
+            env=self._env(),
             interval_s=max(settings.check_interval, 0.25),
         )
         self._status: StatusServer | None = None
         self._obeying = asyncio.Event()
+        self._stirred = asyncio.Event()
+        #: From looking until what was seen is safe: a position may only be kept for facts that were told.
+        self._telling = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._place: tuple[object, float] | None = None
+        self._frames_made = 0
         self._last_frame = clock.now().boot
         self._show()
 
@@ -126,17 +134,22 @@ class Agent:
             await asyncio.sleep(max(0.0, due - clock.now().boot))
 
     async def _frame(self) -> None:
-        at = clock.now()
-        taken = await self._look(self._snapshot.take, at.wall)
-        metrics.COLLECT.observe(clock.now().boot - at.boot)
-        self._taken = taken
-        for name, count in self._snapshot.errors.items():
-            metrics.COLLECTOR_ERRORS.labels(name).set(count)
-        await self._tell_facts(taken.facts)
+        async with self._telling:
+            at = clock.now()
+            taken = await self._look(self._snapshot.take, at.wall)
+            metrics.COLLECT.observe(clock.now().boot - at.boot)
+            self._taken = taken
+            for name, count in self._snapshot.errors.items():
+                metrics.COLLECTOR_ERRORS.labels(name).set(count)
+            await self._tell_facts(taken.facts)
         self._frames.put(self._records.frame(taken, clock_offset_s=self._offset.seconds, dropped=self._frames.dropped))
         self._last_frame = clock.now().boot
         metrics.FRAMES.inc()
+        self._frames_made += 1
+        if self._frames_made == SETTLED_AFTER:
+            slim.give_back()
         self._sender.wake_frames()
+        self._stirred.set()
         if self._obeying.is_set():
             self._tell_place(taken, at)
         self._read_ring()
@@ -145,33 +158,46 @@ class Agent:
 
     async def _follow(self) -> None:
         """Facts of logs that can be waited on, as soon as they are there."""
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        loop, stirred = asyncio.get_running_loop(), self._stirred
+        rung: list[int] = []
+
+        def ring(descriptor: int) -> None:
+            rung.append(descriptor)
+            stirred.set()
+
         while True:
+            # Asked anew after each frame: a log may be opened again under another descriptor.
             descriptors = {f for f in (follower.fileno() for follower in self._snapshot.followers) if f is not None}
             for descriptor in descriptors:
-                loop.add_reader(descriptor, news.set)
+                # Closed meanwhile, or nothing that can be waited on (/dev/null as kmsg): each frame asks it.
+                with contextlib.suppress(OSError):
+                    loop.add_reader(descriptor, ring, descriptor)
             try:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), timeout=self.settings.interval)
+                await stirred.wait()
             finally:
                 for descriptor in descriptors:
                     loop.remove_reader(descriptor)
-            if news.is_set():
-                news.clear()
-                await self._tell_facts(await self._look(self._snapshot.drain, clock.now().wall))
+            stirred.clear()
+            if rung:
+                rung.clear()
+                async with self._telling:
+                    await self._tell_facts(await self._look(self._snapshot.drain, clock.now().wall))
 
     async def _look(self, what: Any, wall: float) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._eyes, what, wall)
 
     async def _tell_facts(self, facts: Any) -> None:
         for fact in facts:
-            event = fault_event(
-                fact,
-                cluster=self.settings.cluster,
-                node=self.settings.node,
-                clock_offset_s=self._offset.seconds,
-            )
-            self._tell(event, None)
+            try:
+                event = fault_event(
+                    fact,
+                    cluster=self.settings.cluster,
+                    node=self.settings.node,
+                    clock_offset_s=self._offset.seconds,
+                )
+                self._tell(event, None)
+            except Exception as error:  # noqa: BLE001  (one that cannot be said must not take those behind it along)
+                self._survive("fact", error)
         if facts:
             await asyncio.get_running_loop().run_in_executor(self._eyes, self._snapshot.commit)
 
@@ -211,10 +237,9 @@ class Agent:
         if self._place is not None and self._place[0] == content and at.boot - self._place[1] < PLACE_EVERY_S:
             return
         self._place = (content, at.boot)
-        possible = tuple(name for name, strategy in self._strategies.items() if strategy.unavailable() is None)
         event_time = at.wall + (self._offset.seconds or 0.0)
         # Lost with the agent and told again by the next: it needs no spool.
-        self._bus.send_nowait(self._records.place(taken.places, event_time=event_time, faults_possible=possible))
+        self._bus.send_nowait(self._records.place(taken.places, event_time=event_time, strategies=self._strategies))
 
     # What is obeyed
 
@@ -228,7 +253,7 @@ class Agent:
                         self._obeying.set()
                         _log.info("ready", cluster=self.settings.cluster, node=self.settings.node, pid=os.getpid())
                     while True:
-                        for record in await subscription.batch(1.0):
+                        for record in await subscription.batch(COMMANDS_WAIT_S):
                             self._take(record)
                         start = await subscription.positions()
             except (*BROKER_AWAY, UserError) as error:
@@ -263,17 +288,7 @@ class Agent:
     # Parts
 
     def _env(self) -> Env:
-        settings = self.settings
-        return Env(
-            node=settings.node,
-            boot_id=clock.boot_id(settings.procfs),
-            procfs=settings.procfs,
-            kmsg=settings.kmsg,
-            protected=frozenset(settings.protected),
-            any_process=settings.any_process,
-            job_of=settings.job_of,
-            gpu_pci=self._gpu_pci,
-        )
+        return environment.of(self.settings, brokers=self._brokers, gpu_pci=self._gpu_pci)
 
     def _gpu_pci(self, index: str) -> str | None:
         taken = self._taken

@@ -5,6 +5,8 @@ A thread, so that an event loop that hangs is still seen: `healthz` then says ho
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -62,10 +64,25 @@ class StatusServer:
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
+        self._server.timeout = 1.0  # for a caller that left before it was taken
         self.port: int = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="status", daemon=True).start()
+        self._closing, self._close = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stops serving."""
-        self._server.shutdown()
+        if self._thread.is_alive():
+            os.write(self._close, b".")
+            self._thread.join()
+            os.close(self._closing)
+            os.close(self._close)
         self._server.server_close()
+
+    def _serve(self) -> None:
+        """`serve_forever` without its looking twice a second whether it is to end."""
+        while True:
+            ready, _, _ = select.select([self._server.fileno(), self._closing], [], [])
+            if self._closing in ready:
+                return
+            self._server.handle_request()

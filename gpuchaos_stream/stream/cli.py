@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import click
@@ -66,6 +67,13 @@ def topics(
     help="detect alone scales with telemetry, control alone with clusters",
 )
 @click.option("--dry-run", is_flag=True, help="decide and publish, but halt nothing")
+@click.option(
+    "--node",
+    envvar="GPUCHAOS_NODE",
+    show_envvar=True,
+    default=lambda: socket.gethostname().split(".")[0],
+    help="the node it runs on, as that node's agent calls it: not a target unless forced  [default: this host's name]",
+)
 @click.option("--log-level", default="INFO", show_default=True)
 def worker(
     bootstrap_servers: str | None,
@@ -79,6 +87,7 @@ def worker(
     status_host: str,
     stage: str,
     dry_run: bool,
+    node: str,
     log_level: str,
 ) -> None:
     """Detect, attribute, time and halt. Start as many as there is work; they share it.
@@ -98,6 +107,7 @@ def worker(
             status_port=status_port,
             stage=Stage(stage),
             dry_run=dry_run,
+            node=node,
             log_level=log_level,
         )
     )

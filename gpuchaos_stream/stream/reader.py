@@ -19,6 +19,9 @@ Start = Literal["earliest", "latest"] | Mapping[TopicPartition, int]
 
 #: Seconds between two attempts to reach a broker that is away.
 RETRY_S: Final = 0.5
+#: How long the broker may hold back an answer while there is nothing, milliseconds. A record is answered at once;
+#: only a reader that has nothing to read pays for asking again, and there is one on every node.
+_FETCH_WAIT_MS: Final = 3000
 #: Bytes per partition of one fetch.
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
@@ -86,6 +89,9 @@ async def open_subscription(
             # Only used when a position has expired or the broker came back empty: rather twice than never.
             auto_offset_reset="earliest",
             max_partition_fetch_bytes=_FETCH_BYTES,
+            fetch_max_wait_ms=_FETCH_WAIT_MS,
+            # How often the fetcher looks for partitions without being told; ours are fixed.
+            consumer_timeout_ms=_FETCH_WAIT_MS,
         )
         try:
             await consumer.start()

@@ -70,7 +70,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What a worker is told. `rules` empty means the shipped ones."""
+    """What a worker is told. `rules` empty means the shipped ones; `node` is the one it runs on."""
 
     settings: KafkaSettings
     signer: Signer
@@ -81,6 +81,7 @@ class WorkerConfig:
     status_host: str = "127.0.0.1"
     status_port: int = 0
     dry_run: bool = False
+    node: str = ""
     stage: Stage = Stage.ALL
     log_level: str = "INFO"
 
@@ -216,6 +217,7 @@ class Worker:
 
     async def _tick(self) -> None:
         """Time, for the control stage and for the detectors: through Kafka, so that a replay has it too."""
+        config = self.config
         while True:
             await asyncio.sleep(TICK_S)
             self.heartbeat.beat()
@@ -223,7 +225,7 @@ class Worker:
                 continue
             now = self.clock.now()
             for cluster in self.control.clusters:
-                tick = Tick(id=stable_id("tick", cluster, round(now, 3)), time=now, cluster=cluster)
+                tick = Tick(id=stable_id("tick", cluster, round(now, 3)), time=now, cluster=cluster, host=config.node)
                 self.bus.send_nowait(to_record(tick, topics.OBSERVATIONS, source=self.source))
             for record in self.detection.tick(now):
                 self.bus.send_nowait(record)

@@ -64,6 +64,12 @@ class FakeStrategy:
     def check(self, target: str, params: Mapping[str, Scalar]) -> str | None:
         return self.node.refuse
 
+    def resources(self, target: str, params: Mapping[str, Scalar]) -> frozenset[str]:
+        return frozenset({target})
+
+    def commands(self, entry: JournalEntry) -> tuple[str, ...]:
+        return ()
+
     def plan(self, target: str, params: Mapping[str, Scalar], fault_id: str) -> dict[str, Scalar]:
         return {"target": target}
 

@@ -14,7 +14,7 @@ import pytest
 from agent_kit import NODE
 from agent_suicide import STEPS
 
-from gpuchaos_agent import clock, offline
+from gpuchaos_agent import clock, environment, offline
 from gpuchaos_agent.inject import registry
 from gpuchaos_agent.inject.base import Env
 from gpuchaos_agent.inject.process_stop import read_process
@@ -101,9 +101,7 @@ def test_the_dead_mans_switch_undoes_when_its_agent_dies_or_hangs_past_the_lease
         "-m",
         "gpuchaos_agent.deadman",
         str(tmp_path / "journal"),
-        NODE,
-        "/proc",
-        "/dev/kmsg",
+        environment.packed(Env(node=NODE, boot_id=clock.boot_id())),
         "0.1",
     ]
     with subprocess.Popen(switch, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -164,7 +162,7 @@ def test_once_print_is_one_valid_frame_with_what_is_absent_said(tmp_path: Path) 
     frame = json.loads(done.stdout)
     kinds = {group["kind"] for group in frame["groups"]}
     assert kinds | set(frame["absent"]) >= {"gpu", "rdma", "numa", "process"}
-    assert "kmsg" in frame["sources"] or "kmsg" in frame["absent"]
+    assert "kernel_log" in frame["sources"] or "kernel_log" in frame["absent"]
     assert not (tmp_path / "never-made").exists()
 
 

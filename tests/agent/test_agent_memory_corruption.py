@@ -11,10 +11,11 @@ import pytest
 from pydantic import ValidationError
 
 from gpuchaos_agent import clock
-from gpuchaos_agent.collect.messages import read_message
 from gpuchaos_agent.inject.base import Env
 from gpuchaos_agent.inject.memory_corruption import TEXTS, MemoryCorruption, MemoryCorruptionParams
 from gpuchaos_agent.journal import JournalEntry
+from gpuchaos_agent.logs.record import LogRecord, Writer
+from gpuchaos_agent.story.hear import hear
 
 TARGET = "gpu/n1/0"
 
@@ -53,10 +54,10 @@ def log(tmp_path: Path) -> Path:
 def test_the_record_is_in_the_drivers_words_and_our_own_parser_knows_the_xid_and_the_mark(log: Path, xid: int) -> None:
     corruption = strategy(log)
     text = str(entry(corruption, xid=xid).payload["text"])
-    message = read_message(text, by_process=True)
-    assert message is not None
-    assert message.fault_id == "f1"
-    assert message.finding.evidence["xid"] == xid
+    heard = hear(LogRecord(text, writer=Writer.INJECTED))
+    assert heard is not None
+    assert heard.injected_mark
+    assert (heard.finding.evidence["fault_id"], heard.finding.evidence["xid"]) == ("f1", xid)
     assert text.startswith(f"NVRM: Xid (PCI:0000:3b:00): {xid}, ")
     assert text.endswith(" gpuchaos-injected=f1")
 
@@ -67,7 +68,7 @@ def test_the_clearing_record_is_no_fault_to_our_own_parser(log: Path) -> None:
     corruption.inject(fault)
     corruption.undo(fault)
     cleared = log.read_text().splitlines()[-1].removeprefix("<4>")
-    assert read_message(cleared, by_process=True) is None
+    assert hear(LogRecord(cleared, writer=Writer.INJECTED)) is None
 
 
 def test_it_is_read_back_cleared_and_verified(log: Path) -> None:

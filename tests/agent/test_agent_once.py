@@ -45,8 +45,8 @@ def test_numa_is_what_the_kernel_says(printed: dict[str, Any]) -> None:
 @pytest.mark.root
 def test_the_position_in_the_kernel_log_is_named(printed: dict[str, Any]) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert printed["sources"]["kmsg"]["boot_id"] == boot
-    assert printed["sources"]["kmsg"]["position"] > 0
+    assert printed["sources"]["kernel_log"]["boot_id"] == boot
+    assert printed["sources"]["kernel_log"]["position"] > 0
 
 
 def test_what_is_absent_is_said_in_words(printed: dict[str, Any]) -> None:
