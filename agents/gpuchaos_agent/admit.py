@@ -75,7 +75,10 @@ def _known_fault(command: Command, at: Situation) -> str | None:
 
 
 def _here(command: Command, at: Situation) -> str | None:
-    return None if entity_node(command.entity or "") == at.node else f"{command.entity} is not on node {at.node}"
+    # A power cycle is ordered from another node than the one that it takes; its own check says which nodes.
+    remote = getattr(at.strategies[command.fault or ""], "remote", False)
+    here = remote or entity_node(command.entity or "") == at.node
+    return None if here else f"{command.entity} is not on node {at.node}"
 
 
 def _short_lease(command: Command, at: Situation) -> str | None:
@@ -87,7 +90,7 @@ def _room(command: Command, at: Situation) -> str | None:
     active = at.active
     if len(active) >= at.limits.most_faults:
         return f"{len(active)} faults are active on this node, the most that it takes"
-    taken = next((e for e in active if e.entity == command.entity), None)
+    taken = next((e for e in active if (e.entity, e.fault) == (command.entity, command.fault)), None)
     return f"already: {taken.entity} carries fault {taken.fault_id} ({taken.fault})" if taken is not None else None
 
 
@@ -97,6 +100,17 @@ def _parameters(command: Command, at: Situation) -> str | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         return f"params.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return None
+
+
+def _free(command: Command, at: Situation) -> str | None:
+    """Two faults that hold the same thing would be undone in the wrong order."""
+    wanted = at.strategies[command.fault or ""].resources(command.entity or "", command.params)
+    for entry in at.active:
+        strategy = at.strategies.get(entry.fault)
+        held = wanted & strategy.resources(entry.entity, entry.params) if strategy is not None else frozenset()
+        if held:
+            return f"already: {', '.join(sorted(held))} is held by fault {entry.fault_id} ({entry.fault})"
     return None
 
 
@@ -116,5 +130,6 @@ _CHECKS: Final[tuple[Callable[[Command, Situation], str | None], ...]] = (
     _short_lease,
     _room,
     _parameters,
+    _free,
     _reachable,
 )

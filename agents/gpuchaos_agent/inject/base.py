@@ -31,11 +31,29 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Bmc:
+    """The management controller of the node. The password is in a file, read when it is used, and never told."""
+
+    url: str
+    user: str = ""
+    password_file: Path | None = None
+    system: str | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Env:
     """The node as strategies see it; every path can be a fixture.
 
-    `job_of(pid)` is the job of a process or None; `gpu_pci(index)` a GPU's PCI address or None.
-    `protected` are command names that no fault may touch, besides those that each strategy protects anyway.
+    `job_of(pid)` is the job of a process or None; `gpu_pci(index)` a GPU's PCI address or None; `gpu_of(pid)` the
+    GPU of a job's process, by index or PCI address. `protected` are command names that no fault may touch, besides
+    those that each strategy protects anyway. `state_dir` is where a strategy may keep what is too large for the
+    journal (bytes to put back), in a file named by the fault's id. `brokers` are the agent's own Kafka addresses as
+    `host:port`: its way to them is never cut unless a plan asks for it. `bmc` says how to reach this node's BMC,
+    `bmcs` how to reach those of other nodes, by node. `reload_commands` are the only commands by which a fault may
+    make a service read its files again, by name. `corruptible` are the only folders in which a fault may flip bits of
+    files.
     """
 
     node: str
@@ -46,6 +64,14 @@ class Env:
     any_process: bool = False
     job_of: Callable[[int], str | None] = lambda _pid: None
     gpu_pci: Callable[[str], str | None] = lambda _index: None
+    gpu_of: Callable[[int], str | None] = lambda _pid: None
+    sysfs: Path = Path("/sys")
+    state_dir: Path = Path("/var/lib/gpuchaos-agent")
+    brokers: tuple[str, ...] = ()
+    bmc: Bmc | None = None
+    bmcs: Mapping[str, Bmc] = field(default_factory=dict)
+    reload_commands: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    corruptible: tuple[Path, ...] = ()
 
 
 class FaultStrategy(Protocol):
@@ -83,6 +109,15 @@ class FaultStrategy(Protocol):
         Raises:
             InjectError: the target has gone since `check`.
         """
+
+    def resources(self, target: str, params: Mapping[str, Scalar]) -> frozenset[str]:
+        """What the fault takes hold of, as `kind:name` (`process:4711`, `mount:/data`, `port:mlx5_0`).
+
+        Two faults on one resource would undo each other in the wrong order: the second one is refused.
+        """
+
+    def commands(self, entry: JournalEntry) -> tuple[str, ...]:
+        """What `inject` and then `undo` will do, exactly, as a person would type it; for `--dry-run`."""
 
     def inject(self, entry: JournalEntry) -> None:
         """Brings the effect about. The entry is on disk.

@@ -105,6 +105,15 @@ class ProcessStop:
             raise InjectError(f"{target} has ended")
         return {"pid": process.pid, "start": process.start, "comm": process.comm, "state_before": process.state}
 
+    def resources(self, target: str, params: Mapping[str, Scalar]) -> frozenset[str]:  # noqa: ARG002
+        """The process."""
+        return frozenset({f"process:{target.rsplit('/', 1)[1]}"})
+
+    def commands(self, entry: JournalEntry) -> tuple[str, ...]:
+        """As kill(1); really sent through a pidfd."""
+        pid = entry.payload.get("pid")
+        return (f"kill -STOP {pid}", f"kill -CONT {pid}")
+
     def inject(self, entry: JournalEntry) -> None:
         """Sends SIGSTOP."""
         if not self._signal(entry, signal.SIGSTOP):
@@ -212,3 +221,6 @@ def read_process(procfs: Path, pid: int) -> Process | None:
         )
     except (IndexError, ValueError):
         return None
+
+
+STRATEGY = ProcessStop

@@ -1,24 +1,32 @@
-"""All faults, by name. A new one is a file beside this one and a line in the table."""
+"""All faults, found by looking into this package: a new one is a file beside this one and no other edit.
+
+A module is a fault if it has `STRATEGY`, a class that is made with an `Env` (see `base.FaultStrategy`).
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Final
+import pkgutil
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from gpuchaos_agent import inject
 
 if TYPE_CHECKING:
     from gpuchaos_agent.inject.base import Env, FaultStrategy
 
-#: Name → module:class, each made with the `Env`.
-STRATEGIES: Final[dict[str, str]] = {
-    "process-stop": "gpuchaos_agent.inject.process_stop:ProcessStop",
-    "memory-corruption": "gpuchaos_agent.inject.memory_corruption:MemoryCorruption",
-}
+
+@cache
+def strategies() -> dict[str, Any]:
+    """Name → class, by name."""
+    found = []
+    for info in pkgutil.iter_modules(inject.__path__):
+        module = importlib.import_module(f"{inject.__name__}.{info.name}")
+        if hasattr(module, "STRATEGY"):
+            found.append(module.STRATEGY)
+    return {made.name: made for made in sorted(found, key=lambda made: str(made.name))}
 
 
 def build(env: Env) -> dict[str, FaultStrategy]:
-    """Every strategy of the table, made for this node."""
-    made: dict[str, FaultStrategy] = {}
-    for name, path in STRATEGIES.items():
-        module, _, attribute = path.partition(":")
-        made[name] = getattr(importlib.import_module(module), attribute)(env)
-    return made
+    """Every strategy there is, made for this node."""
+    return {name: made(env) for name, made in strategies().items()}

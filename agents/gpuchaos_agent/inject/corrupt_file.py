@@ -1,0 +1,360 @@
+"""`memory-corruption` with `plane: file`: bits flipped in a checkpoint or tensor file, and flipped back.
+
+Which bytes, and what they were, is in the journal before. A file is known by device and inode, wherever it is moved
+to in its folder; what the job has written anew is never touched: a byte is put back only where it is as we left it
+and so are the bytes around it. Contents change and nothing else: length, owner and mode stay, and the time of the last
+change is put back (a disk that flips bits sets no clock either); only the inode's own change time tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import stat
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from gpuchaos_agent.inject import tensor_files
+from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
+from gpuchaos_agent.inject.tensor_files import NotUnderstoodError, Region, Tensors
+from gpuchaos_agent.journal import JournalEntry
+
+_log = structlog.get_logger(__name__)
+
+#: Smaller files are no checkpoints, bytes.
+SMALLEST: Final = 64
+#: Up to this size the whole file's SHA-256 is taken, bytes: a quarter of a second; of larger ones the blocks hit.
+_WHOLE: Final = 256 << 20
+_BLOCK: Final = 1 << 20
+#: So many bytes on each side of a flipped one tell whether it is still the same content.
+_AROUND: Final = 32
+#: So many names are looked through for a file that was renamed.
+_MOST_NAMES: Final = 20_000
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One byte: where it is, what it was, what it is with the bits flipped, and a checksum of what is around it."""
+
+    offset: int
+    before: int
+    after: int
+    around: int
+
+
+def unavailable(env: Env) -> str | None:
+    """Why no file of this node may be changed, or None."""
+    return None if env.corruptible else "the agent's settings name no folder (corruptible) whose files may be changed"
+
+
+def resolved(path: str) -> Path:
+    """Where the file really is: `latest.pt` is a link in many a folder."""
+    return Path(path).resolve()
+
+
+def why_not(env: Env, path: str, bits: int, region: str) -> str | None:
+    """Why bits of this file cannot be flipped, or None. Changes nothing."""
+    if reason := unavailable(env):
+        return reason
+    if not path.startswith("/"):
+        return f"path must be absolute, and {path} is not"
+    try:
+        with _open(env, resolved(path), os.O_RDWR) as file:
+            length = sum(part.length for part in _regions(file, region).regions)
+    except (InjectError, NotUnderstoodError) as error:
+        return str(error)
+    return f"{path} has {length} bytes of {region}, too few for {bits} bits" if bits > length * 8 else None
+
+
+def plan(env: Env, path: str, bits: int, region: str, seed: int) -> Payload:
+    """Which bits, by the seed, and what the file was.
+
+    Raises:
+        InjectError: it has changed since the check.
+    """
+    real = resolved(path)
+    try:
+        with _open(env, real, os.O_RDONLY) as file:
+            tensors = _regions(file, region)
+            chosen = _choose(tensors, bits, random.Random(seed))
+            flips = [_flip(file, offset, mask) for offset, mask in sorted(chosen.items())]
+            told = os.fstat(file)
+            whole = told.st_size <= _WHOLE
+            return {
+                "path": str(real),
+                "dev": told.st_dev,
+                "inode": told.st_ino,
+                "size": told.st_size,
+                "mtime_ns": told.st_mtime_ns,
+                "format": tensors.kind,
+                "seed": seed,
+                "bits": bits,
+                "flips": json.dumps([[flip.offset, flip.before, flip.after, flip.around] for flip in flips]),
+                "tensors": ", ".join(dict.fromkeys(_named(tensors, flip.offset) for flip in flips))[:1000],
+                "sha256": _sha256(file, None if whole else flips),
+                "sha256_of": "file" if whole else f"the blocks of {_BLOCK} bytes that are hit",
+            }
+    except NotUnderstoodError as error:
+        raise InjectError(f"{path}: {error}") from error
+
+
+def commands(entry: JournalEntry) -> tuple[str, ...]:
+    """One `dd` a byte, there and back."""
+    path = entry.payload.get("path")
+    flips = _flips(entry)
+    return tuple(
+        f"printf '\\x{value:02x}' | dd of={path} bs=1 seek={flip.offset} count=1 conv=notrunc"
+        for values in ("after", "before")
+        for flip in flips
+        for value in (getattr(flip, values),)
+    )
+
+
+def inject(env: Env, entry: JournalEntry) -> None:
+    """Flips the bits of exactly the file of the plan.
+
+    Raises:
+        InjectError: it is another file now, or its bytes are others.
+    """
+    path = Path(str(entry.payload["path"]))
+    with _open(env, path, os.O_RDWR) as file:
+        if not _is_same(os.fstat(file), entry, env.boot_id):
+            raise InjectError(f"{path} has been replaced since it was looked at")
+        flips = _flips(entry)
+        if any(_byte(file, flip.offset) != flip.before for flip in flips):
+            raise InjectError(f"{path} has been written since it was looked at")
+        _write(file, {flip.offset: flip.after for flip in flips})
+
+
+def evidence(env: Env, entry: JournalEntry) -> Evidence:
+    """The bytes that differ, as the file system gives them to anybody, and the file's SHA-256 now."""
+    flips = _flips(entry)
+    path = _whereabouts(env, entry)
+    if path is None:
+        return Evidence(moved=False, detail={"path": None})
+    with _reading(path) as file:
+        differing = [flip for flip in flips if _byte(file, flip.offset) == flip.after]
+        digest = _sha256(file, None if entry.payload.get("sha256_of") == "file" else flips)
+    detail: Payload = {
+        "path": str(path),
+        "format": entry.payload.get("format"),
+        "bytes_differing": len(differing),
+        "bits_flipped": sum((flip.before ^ flip.after).bit_count() for flip in differing),
+        "offsets": ",".join(str(flip.offset) for flip in differing),
+        "tensors": entry.payload.get("tensors"),
+        "sha256_before": entry.payload.get("sha256"),
+        "sha256": digest,
+    }
+    return Evidence(len(differing) == len(flips) and digest != entry.payload.get("sha256"), detail)
+
+
+def undo(env: Env, entry: JournalEntry) -> None:
+    """Puts back the bytes that are as we left them. A file that has gone, or was written anew, is the job's.
+
+    Raises:
+        InjectError: it cannot be written now.
+    """
+    path = _whereabouts(env, entry)
+    if path is None:
+        return
+    try:
+        with _opened(path, os.O_RDWR) as file:
+            if not _is_same(os.fstat(file), entry, env.boot_id):
+                return
+            _write(file, {flip.offset: flip.before for flip in _standing(file, entry)})
+            strange = [flip.offset for flip in _flips(entry) if _byte(file, flip.offset) not in (flip.before, None)]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InjectError(f"{path}: {error.strerror}") from error
+    if strange:
+        offsets = ",".join(map(str, strange))
+        _log.warning("bytes are neither flipped nor as before: the job wrote them", path=str(path), offsets=offsets)
+
+
+def verify(env: Env, entry: JournalEntry) -> bool:
+    """No byte is as we left it: each is as it was, or the job has written it, or the file has gone."""
+    path = _whereabouts(env, entry)
+    if path is None:
+        return True
+    try:
+        with _reading(path) as file:
+            return not list(_standing(file, entry))
+    except FileNotFoundError:
+        return True
+
+
+# Choosing
+
+
+def _regions(file: int, region: str) -> Tensors:
+    size = os.fstat(file).st_size
+    if region == "any":
+        kind = "any"
+        with suppress(NotUnderstoodError):
+            kind = tensor_files.read(file).kind
+        return Tensors(kind, (Region("file", 0, size),))
+    found = tensor_files.read(file)
+    if not found.regions:
+        why = f"its {found.deflated} arrays are deflated" if found.deflated else "it has none"
+        raise NotUnderstoodError(f"no weight's bits can be flipped in it: {why}; region: any takes every byte")
+    return found
+
+
+def _choose(tensors: Tensors, bits: int, chance: random.Random) -> dict[int, int]:
+    """Distinct bits, each of every tensor's bytes as likely as any other: offset → mask."""
+    chosen: dict[int, int] = {}
+    for number in chance.sample(range(tensors.length * 8), bits):
+        left, bit = divmod(number, 8)
+        for region in tensors.regions:
+            if left < region.length:
+                offset = region.start + left
+                chosen[offset] = chosen.get(offset, 0) | 1 << bit
+                break
+            left -= region.length
+    return chosen
+
+
+def _named(tensors: Tensors, offset: int) -> str:
+    return next((one.name for one in tensors.regions if one.start <= offset < one.start + one.length), "")
+
+
+# The file
+
+
+@contextmanager
+def _open(env: Env, path: Path, flags: int) -> Iterator[int]:
+    """The regular file at a path without links, open; below one of the folders in which files may be changed."""
+    roots = [folder.resolve() for folder in env.corruptible]
+    try:
+        with _opened(path, flags) as file:
+            told = os.fstat(file)
+            # As the kernel has it: a folder on the way may have become a link.
+            real = Path(f"/proc/self/fd/{file}").readlink()
+            if not any(real.is_relative_to(root) for root in roots):
+                raise InjectError(f"{real} is in none of the folders whose files may be changed (corruptible)")
+            if not stat.S_ISREG(told.st_mode):
+                raise InjectError(f"{path} is no regular file")
+            if told.st_nlink != 1:
+                raise InjectError(f"{path} has {told.st_nlink} names: another of them may be elsewhere")
+            if told.st_mode & (stat.S_ISUID | stat.S_ISGID):
+                raise InjectError(f"{path} runs with its owner's rights, which writing would take from it")
+            if told.st_size < SMALLEST:
+                raise InjectError(f"{path} has {told.st_size} bytes, and {SMALLEST} are the least")
+            yield file
+    except OSError as error:
+        raise InjectError(f"{path}: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    with _opened(path, os.O_RDONLY) as file:
+        yield file
+
+
+def _whereabouts(env: Env, entry: JournalEntry) -> Path | None:
+    """The file of the entry: at its path, or renamed within its folder; None where it is nowhere there."""
+    path = Path(str(entry.payload.get("path")))
+    for candidate in _candidates(path):
+        try:
+            told = candidate.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if _is_same(told, entry, env.boot_id):
+            return candidate
+    return None
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    yield path
+    names = 0
+    # One folder up as well: whole checkpoints are folders that are renamed when they are complete.
+    for root, folders, found in os.walk(path.parent.parent if path.parent.parent != Path("/") else path.parent):
+        folders.sort()
+        for name in found:
+            names += 1
+            if names > _MOST_NAMES:
+                return
+            yield Path(root, name)
+
+
+def _is_same(told: os.stat_result, entry: JournalEntry, boot_id: str) -> bool:
+    """Devices get other numbers with another boot; the bytes around a flip are asked in any case."""
+    known = entry.payload
+    if entry.boot_id == boot_id and told.st_dev != known.get("dev"):
+        return False
+    return (told.st_ino, told.st_size) == (known.get("inode"), known.get("size")) and stat.S_ISREG(told.st_mode)
+
+
+def _standing(file: int, entry: JournalEntry) -> Iterator[Flip]:
+    """The flips that are there: the byte as we left it, amid the bytes that were around it."""
+    flips = _flips(entry)
+    left = {flip.offset: flip for flip in flips}
+    for flip in flips:
+        if _byte(file, flip.offset) == flip.after and _around(file, flip.offset, left) == flip.around:
+            yield flip
+
+
+def _flip(file: int, offset: int, mask: int) -> Flip:
+    before = _byte(file, offset) or 0
+    return Flip(offset, before, before ^ mask, _around(file, offset, {}))
+
+
+def _around(file: int, offset: int, flips: Mapping[int, Flip]) -> int:
+    """Checksum of the bytes around an offset, without its own and with flipped neighbours as they were."""
+    start = max(0, offset - _AROUND)
+    found = bytearray(os.pread(file, offset + _AROUND + 1 - start, start))
+    for at, flip in flips.items():
+        if start <= at < start + len(found) and found[at - start] == flip.after:
+            found[at - start] = flip.before
+    if offset - start < len(found):
+        found[offset - start] = 0
+    return zlib.crc32(found)
+
+
+def _byte(file: int, offset: int) -> int | None:
+    found = os.pread(file, 1, offset)
+    return found[0] if found else None
+
+
+def _write(file: int, values: Mapping[int, int]) -> None:
+    """Writes single bytes, through to the disk, and leaves the time of the last change as it was."""
+    told = os.fstat(file)
+    for offset, value in values.items():
+        os.pwrite(file, bytes([value]), offset)
+    if values:
+        os.fsync(file)
+        with suppress(OSError):  # not its owner and not root
+            os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))
+
+
+def _sha256(file: int, blocks: Iterable[Flip] | None) -> str:
+    """Of the whole file, or of the blocks that these flips are in."""
+    digest = hashlib.sha256()
+    size = os.fstat(file).st_size
+    starts = range(0, size, _CHUNK) if blocks is None else sorted({flip.offset // _BLOCK * _BLOCK for flip in blocks})
+    for start in starts:
+        digest.update(os.pread(file, _CHUNK, start))
+    return digest.hexdigest()
+
+
+def _flips(entry: JournalEntry) -> list[Flip]:
+    return [Flip(*one) for one in json.loads(str(entry.payload.get("flips") or "[]"))]
