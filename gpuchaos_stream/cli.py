@@ -17,6 +17,7 @@ COMMANDS: Final[dict[str, str]] = {
     "dev": "gpuchaos_stream.stream.dev:dev",
     "demo": "gpuchaos_stream.sim.demo:demo",
     "experiment": "gpuchaos_stream.experiments.cli:experiment",
+    "faults": "gpuchaos_stream.experiments.faults_cli:faults",
     "keys": "gpuchaos_stream.events.cli:keys",
     "breaker": "gpuchaos_stream.act.cli:breaker",
     "record": "gpuchaos_stream.stream.record:record",

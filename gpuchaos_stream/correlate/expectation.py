@@ -183,6 +183,10 @@ STORAGE: Final = Expectation(
         "nvme_path_failure",
         "raid_failed",
         "fs_readonly",
+        "fs_full",
+        "fs_error",
+        "disk_io_error",
+        "disk_path_failure",
         "checkpoint_write_failed",
         "hung_task",
     ),
@@ -194,7 +198,7 @@ STORAGE: Final = Expectation(
     "storage no longer answers",
 )
 DATABASE: Final = Expectation(
-    named("db_unreachable", "db_connection_limit"),
+    named("db_unreachable", "db_connection_limit", "db_write_refused"),
     named("node", "process", "job"),
     via("entity", "owner", "node", "job", "cell"),
     10.0,

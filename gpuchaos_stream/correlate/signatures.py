@@ -72,6 +72,16 @@ _INJECTED: Final[dict[str, tuple[Expectation, ...]]] = {
             "the record that was written",
             marked=True,
         ),
+        # The machine-check plane aims at the node itself, the record of a GPU's error never does.
+        Expectation(
+            named("mce_corrected", "mem_ce"),
+            named("node"),
+            via("entity"),
+            COALESCE_S,
+            60.0,
+            0.95,
+            "the machine check that was injected",
+        ),
         *dead(15.0, 120.0),
     ),
     "network-partition": (

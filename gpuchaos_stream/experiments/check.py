@@ -12,8 +12,19 @@ from urllib.parse import urlsplit
 from gpuchaos_stream.detect.config import JOB_SUMMARY, SUMMARY
 from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.events.base import entity_kind, entity_node
-from gpuchaos_stream.experiments.faults import CLAIMS, FAULTS
-from gpuchaos_stream.experiments.plan import Plan, SteadyCheck
+from gpuchaos_stream.experiments import fidelity, parameters
+from gpuchaos_stream.experiments.address import parse_address
+from gpuchaos_stream.experiments.faults import FAULTS
+from gpuchaos_stream.experiments.plan import (
+    QUESTIONS,
+    Plan,
+    PostgresCheck,
+    RedisCheck,
+    SteadyCheck,
+    TcpCheck,
+    TelemetryCheck,
+    TlsCheck,
+)
 from gpuchaos_stream.yamlfile import Document, Loc
 
 #: The shortest lease, seconds: renewed every third of it, an agent must get a renewal even over one lost second.
@@ -53,7 +64,8 @@ def check(plan: Plan, *, document: Document | None = None, places: Places | None
     """Every mistake of the plan; empty when it may run.
 
     `document` gives the lines; without it the place is named by the plan's name and the field. With `places`
-    targets that the cluster does not have are mistakes too.
+    targets that the cluster does not have are mistakes too. Parameters are looked at in a document alone: at run
+    time the agents say what they take, and theirs may be newer, or simulated.
     """
 
     def error(mistake: Mistake) -> UserError:
@@ -62,6 +74,8 @@ def check(plan: Plan, *, document: Document | None = None, places: Places | None
         return UserError(where, f"field {'.'.join(map(str, loc))!r}: {problem}", fix)
 
     found = [mistake for rule in RULES for mistake in rule(plan)]
+    if document is not None:
+        found.extend(parameters.mistakes(plan))
     if places is not None:
         found.extend(_absent(plan, places))
     return [error(mistake) for mistake in found]
@@ -77,34 +91,18 @@ def _fault(plan: Plan) -> Iterator[Mistake]:
         yield ("fault", "name"), f"{name!r} is not yet available", f"available are {usable}"
 
 
-def _claims(plan: Plan) -> Iterator[Mistake]:
-    kind = FAULTS.get(plan.fault.name)
-    if kind is None:
-        return
-    for index, claim in enumerate(plan.fault.certifies):
-        if claim in kind.certifies:
-            continue
-        loc: Loc = ("fault", "certifies", index)
-        reaches = f"{kind.name} reaches {kind.layer}"
-        if claim in CLAIMS:
-            yield loc, f"{kind.name!r} cannot certify {claim!r}", f"{reaches}; {' or '.join(CLAIMS[claim])} can"
-        elif claim in kind.never:
-            yield loc, f"{kind.name!r} cannot certify {claim!r}", f"{reaches}; it can {', '.join(kind.certifies)}"
-        else:
-            yield loc, f"unknown claim {claim!r}", nearest(claim, (*kind.certifies, *CLAIMS))
-
-
 def _targets(plan: Plan) -> Iterator[Mistake]:
     kind = FAULTS.get(plan.fault.name)
+    form = kind.form(plan.fault.params) if kind is not None else None
     seen: set[str] = set()
     for index, entity in enumerate(plan.targets.entities):
         loc: Loc = ("targets", "entities", index)
         if entity in seen:
             yield loc, f"{entity!r} is named twice", "keep one: each target gets one fault"
         seen.add(entity)
-        if kind is not None and entity_kind(entity) not in kind.targets:
-            wanted = " or ".join(f"{target}/NODE" + ("" if target == "node" else "/ID") for target in kind.targets)
-            yield loc, f"{kind.name!r} cannot be aimed at {entity!r}", f"aim it at {wanted}"
+        if kind is not None and form is not None and entity_kind(entity) not in form.targets:
+            wanted = " or ".join(f"{target}/NODE" + ("" if target == "node" else "/ID") for target in form.targets)
+            yield loc, f"{kind.words(form)!r} cannot be aimed at {entity!r}", f"aim it at {wanted}"
         elif entity_node(entity) is None:
             yield loc, f"{entity!r} is on no single node", "name a target on a node, like process/NODE/PID"
 
@@ -173,35 +171,44 @@ def _hold(plan: Plan) -> Iterator[Mistake]:
         )
 
 
+def _driver(plan: Plan) -> Iterator[Mistake]:
+    kind = FAULTS.get(plan.fault.name)
+    if kind is None or not kind.driver or plan.fault.params.get("force"):
+        return
+    for index, entity in enumerate(plan.targets.entities):
+        if kind.agent(entity, plan.fault.params) == entity_node(entity):
+            yield (
+                ("targets", "entities", index),
+                f"{entity!r} would be its own {kind.driver}, and nobody would be left to undo {kind.name!r}",
+                f"name another node in fault.params.{kind.driver}: its agent gives the order",
+            )
+
+
 def _checks(plan: Plan) -> Iterator[Mistake]:
     seen: set[str] = set()
-    for index, item in enumerate(plan.steady_state.checks):
-        loc: Loc = ("steady_state", "checks", index)
+    for loc, item in _located(plan):
         if item.name in seen:
             yield (*loc, "name"), f"check {item.name!r} is named twice", "each check needs a name of its own"
         seen.add(item.name)
-        kinds = [kind for kind in ("telemetry", "promql", "http") if getattr(item, kind) is not None]
-        if len(kinds) != 1:
-            said = " and ".join(kinds) or "nothing"
-            yield loc, f"check {item.name!r} asks {said}", "write exactly one of telemetry, promql, http"
+        if len(item.kinds) != 1:
+            said = " and ".join(item.kinds) or "nothing"
+            yield loc, f"check {item.name!r} asks {said}", f"write exactly one of {', '.join(QUESTIONS)}"
         for part, problem, fix in _one_check(item):
             yield (*loc, *part), problem, fix
 
 
+def _located(plan: Plan) -> Iterator[tuple[Loc, SteadyCheck]]:
+    for index, item in enumerate(plan.steady_state.checks):
+        yield ("steady_state", "checks", index), item
+    for index, item in enumerate(plan.recovery):
+        yield ("recovery", index), item
+
+
 def _one_check(item: SteadyCheck) -> Iterator[Mistake]:
     if item.telemetry is not None:
-        metric, of = item.telemetry.metric, item.telemetry.of
-        known = _METRICS_OF.get(entity_kind(of)) if of.count("/") == 1 else None
-        if known is None:
-            yield ("telemetry", "of"), f"{of!r} has no summary", "write node/NAME or job/NAME"
-        elif metric not in known:
-            yield ("telemetry", "metric"), f"a {entity_kind(of)} has no metric {metric!r}", _near_metric(metric, known)
-        if item.telemetry.relative_to and item.telemetry.value <= 0:
-            yield (
-                ("telemetry", "value"),
-                f"{item.telemetry.value:g} is no share of a baseline",
-                "write a share above 0, like 0.9",
-            )
+        yield from _telemetry(item.telemetry)
+    if item.job is not None and "/" in item.job.name:
+        yield ("job", "name"), f"{item.job.name!r} is no name of a job", "write it without job/"
     if item.promql is not None:
         if not item.promql.query.strip():
             yield ("promql", "query"), "the query is empty", "write a PromQL query that returns one sample"
@@ -210,6 +217,29 @@ def _one_check(item: SteadyCheck) -> Iterator[Mistake]:
         if not 100 <= item.http.status <= 599:
             yield ("http", "status"), f"{item.http.status} is no HTTP status", "write one from 100 to 599, like 200"
         yield from _url(("http", "url"), item.http.url)
+    for kind in ("tcp", "tls", "postgres", "redis"):
+        service: TcpCheck | TlsCheck | PostgresCheck | RedisCheck | None = getattr(item, kind)
+        if service is not None:
+            try:
+                parse_address(service.address)
+            except ValueError as error:
+                problem, _, fix = str(error).partition("; ")
+                yield (kind, "address"), problem, fix
+
+
+def _telemetry(asked: TelemetryCheck) -> Iterator[Mistake]:
+    metric, of = asked.metric, asked.of
+    known = _METRICS_OF.get(entity_kind(of)) if of.count("/") == 1 else None
+    if known is None:
+        yield ("telemetry", "of"), f"{of!r} has no summary", "write node/NAME or job/NAME"
+    elif metric not in known:
+        yield ("telemetry", "metric"), f"a {entity_kind(of)} has no metric {metric!r}", _near_metric(metric, known)
+    if asked.relative_to and asked.value <= 0:
+        yield (
+            ("telemetry", "value"),
+            f"{asked.value:g} is no share of a baseline",
+            "write a share above 0, like 0.9",
+        )
 
 
 def _near_metric(metric: str, known: frozenset[str]) -> str:
@@ -236,14 +266,21 @@ def _absent(plan: Plan, places: Places) -> Iterator[Mistake]:
     for index, entity in enumerate(plan.targets.entities):
         if not knows(entity):
             yield ("targets", "entities", index), f"the cluster has no {entity!r}", "check the node's name"
-    for index, item in enumerate(plan.steady_state.checks):
-        if item.telemetry is not None and not knows(item.telemetry.of):
-            yield (
-                ("steady_state", "checks", index, "telemetry", "of"),
-                f"the cluster has no {item.telemetry.of!r}",
-                "check the name",
-            )
+    for loc, item in _located(plan):
+        if item.reading is not None and not knows(item.reading.of):
+            part: Loc = ("telemetry", "of") if item.telemetry is not None else ("job", "name")
+            yield (*loc, *part), f"the cluster has no {item.reading.of!r}", "check the name"
 
 
 #: Every rule, in the order in which its mistakes are shown.
-RULES: Final[tuple[Rule, ...]] = (_fault, _claims, _targets, _times, _objectives, _limits, _hold, _checks)
+RULES: Final[tuple[Rule, ...]] = (
+    _fault,
+    fidelity.mistakes,
+    _targets,
+    _driver,
+    _times,
+    _objectives,
+    _limits,
+    _hold,
+    _checks,
+)

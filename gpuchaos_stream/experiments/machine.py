@@ -28,6 +28,9 @@ KEEP_FINISHED_S: Final = 3600.0
 #: Numbers that move all the time are published at most once in so many seconds.
 PUBLISH_S: Final = 1.0
 
+#: Statuses in which a fault of which nothing is known may still be injected.
+_TO_COME: Final = frozenset({Status.PENDING, Status.INJECTING})
+
 _PREFIX: Final = "experiments/"
 
 #: The whole life of an experiment. Where there is no row, nothing happens.
@@ -36,6 +39,7 @@ TRANSITIONS: Final[dict[tuple[Status, Trigger], Status]] = {
     (Status.PENDING, Trigger.STOP): Status.FINISHED,
     (Status.PENDING, Trigger.BLOCKED): Status.FINISHED,
     (Status.PENDING, Trigger.UNKNOWN_TARGET): Status.FINISHED,
+    (Status.PENDING, Trigger.UNSAFE): Status.FINISHED,
     (Status.PENDING, Trigger.STEADY): Status.INJECTING,
     (Status.PENDING, Trigger.UNSTEADY): Status.FINISHED,
     (Status.INJECTING, Trigger.HALT): Status.HALTING,
@@ -231,6 +235,24 @@ class Machine:
     def open(self) -> list[str]:
         """Experiments that are not finished, oldest first."""
         return [state.id for state in self.states() if state.status is not Status.FINISHED]
+
+    def pending(self) -> list[str]:
+        """Experiments that have not begun to inject, oldest first."""
+        return [state.id for state in self.states() if state.status is Status.PENDING]
+
+    def before(self, experiment_id: str) -> list[tuple[str, str]]:
+        """Experiment and target of each fault that goes before those of `experiment_id`, a pending experiment.
+
+        Those that may be on a node, and those that are to be: of the pending experiments, the older ones'.
+        """
+        mine = self._runs[experiment_id].state
+        return [
+            (run.id, fault.entity)
+            for run in self._runs.values()
+            if run.id != experiment_id
+            and (run.state.status is not Status.PENDING or (run.state.started, run.id) < (mine.started, mine.id))
+            for fault in (run.state.faults if run.state.status in _TO_COME else run.owed())
+        ]
 
     def owing(self) -> list[str]:
         """Experiments of which a fault may be on a node, finished ones included."""

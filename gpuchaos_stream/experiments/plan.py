@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Callable
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -111,21 +112,117 @@ class PromqlCheck(Authored):
     timeout: Duration = 5.0
 
 
+class JsonField(Authored):
+    """A value in a JSON answer: `path` leads to it (`progress.step`, `checkpoints.0.good`), `op value` must hold."""
+
+    path: str = Field(min_length=1)
+    op: Literal[">=", "<=", ">", "<", "==", "!="] = "=="
+    value: bool | Finite | str
+
+    def holds(self, found: object) -> bool | None:
+        """Whether `found <op> value`; None where the two cannot be compared."""
+        if self.op in {"==", "!="}:
+            same = isinstance(found, bool) == isinstance(self.value, bool) and found == self.value
+            return same == (self.op == "==")
+        numbers = (found, self.value)
+        if any(isinstance(each, bool) or not isinstance(each, int | float) for each in numbers):
+            return None
+        return _COMPARE[self.op](found, self.value)  # type: ignore[arg-type]
+
+
 class HttpCheck(Authored):
-    """An HTTP GET that must answer `status` within `timeout`."""
+    """An HTTP GET that must answer `status` within `timeout`, and `field` of its JSON where that is given."""
 
     url: str
     status: int = 200
     timeout: Duration = 2.0
+    field: JsonField | None = None
+
+
+class TcpCheck(Authored):
+    """A TCP connection to `address` (`host:port`) that must come about within `timeout`."""
+
+    address: str
+    timeout: Duration = 2.0
+
+
+class TlsCheck(Authored):
+    """A TLS server at `address` that must show a certificate which is valid for `name` for `valid_for` more.
+
+    `name` is the address's host where absent; `ca` a file of certificates on the worker's machine, its system's
+    where absent.
+    """
+
+    address: str
+    name: str | None = None
+    ca: str | None = None
+    valid_for: Duration | None = None
+    timeout: Duration = 2.0
+
+
+class PostgresCheck(Authored):
+    """A PostgreSQL server that must answer `select 1` within `timeout`. The password is in a file on the worker."""
+
+    address: str
+    user: str = "postgres"
+    database: str | None = None
+    password_file: str | None = None
+    timeout: Duration = 2.0
+
+
+class RedisCheck(Authored):
+    """A Redis server that must answer a PING within `timeout`. The password is in a file on the worker."""
+
+    address: str
+    user: str | None = None
+    password_file: str | None = None
+    timeout: Duration = 2.0
+
+
+class JobCheck(Authored):
+    """A job that must make progress again: its slowest rank's steps per second, as a share of those before."""
+
+    name: str
+    share: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.9
+
+    @property
+    def reading(self) -> TelemetryCheck:
+        """The same as a question to telemetry."""
+        return _pace(self.name, self.share)
+
+
+@cache
+def _pace(job: str, share: float) -> TelemetryCheck:
+    # Made once: it is asked for with every sample.
+    return TelemetryCheck(metric="steps_rate", of=f"job/{job}", op=Op.GE, value=share, relative_to="baseline")
 
 
 class SteadyCheck(Authored):
-    """One steady-state check: exactly one of `telemetry`, `promql`, `http`."""
+    """One check, of the steady state or of recovery: a name and exactly one question (`QUESTIONS`)."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     telemetry: TelemetryCheck | None = None
+    job: JobCheck | None = None
     promql: PromqlCheck | None = None
     http: HttpCheck | None = None
+    tcp: TcpCheck | None = None
+    tls: TlsCheck | None = None
+    postgres: PostgresCheck | None = None
+    redis: RedisCheck | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The questions that it asks: one, in a plan that was checked."""
+        return tuple(kind for kind in QUESTIONS if getattr(self, kind) is not None)
+
+    @property
+    def reading(self) -> TelemetryCheck | None:
+        """What it asks telemetry; None where it asks outside."""
+        return self.telemetry or (self.job.reading if self.job is not None else None)
+
+
+#: The kinds of questions. Those of the first line are answered by telemetry, the rest are asked once a second.
+QUESTIONS: Final = ("telemetry", "job", "promql", "http", "tcp", "tls", "postgres", "redis")
 
 
 class SteadyState(Authored):
@@ -151,8 +248,19 @@ class Undo(Authored):
     deadline: Duration = 30.0
 
 
+class Safety(Authored):
+    """What a person takes on: `force` lets the node be hit on which the control plane itself runs."""
+
+    force: bool = False
+
+
 class Plan(Authored):
-    """A whole experiment plan."""
+    """A whole experiment plan.
+
+    `recovery` says what being recovered means where that is not the steady state: TTR is then counted to the first
+    window in which all of its checks hold. The steady state must still be there before the injection, and again
+    at the end.
+    """
 
     api_version: Literal["gpuchaos/v1"]
     kind: Literal["Experiment"]
@@ -167,8 +275,20 @@ class Plan(Authored):
     undo: Undo
     limits: Limits
     steady_state: SteadyState
+    recovery: tuple[SteadyCheck, ...] = ()
     objectives: Objectives
+    safety: Safety = Safety()
     settle: Duration = Field(default=3.0, description="steady state must hold this long before injection")
+
+    @property
+    def checks(self) -> tuple[SteadyCheck, ...]:
+        """All checks, those of the steady state first."""
+        return (*self.steady_state.checks, *self.recovery)
+
+    @property
+    def recovered_by(self) -> frozenset[str]:
+        """Names of the checks that say when it has recovered."""
+        return frozenset(check.name for check in self.recovery or self.steady_state.checks)
 
     def recovery_deadline(self, injected: float, gone: float | None) -> float:
         """Epoch seconds after which a run that has not recovered is a miss.

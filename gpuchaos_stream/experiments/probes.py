@@ -1,4 +1,4 @@
-"""Steady-state checks that ask outside: PromQL through prometheus-api-client, HTTP through httpx.
+"""Checks that ask outside: PromQL through prometheus-api-client, HTTP through httpx, services in their own words.
 
 An answer is in tolerance, out of it, or unknown; a question that fails is unknown, and nothing here raises for
 it. A check whose answers come less often than every 2.5 s reads as silence (`recovery/series.py`): ask each
@@ -8,6 +8,7 @@ once a second.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +18,15 @@ import httpx
 
 from gpuchaos_stream.events.base import stable_id
 from gpuchaos_stream.events.observation import CheckState, ProbeResult
-from gpuchaos_stream.experiments.plan import HttpCheck, Plan, PromqlCheck, SteadyCheck
+from gpuchaos_stream.experiments.plan import HttpCheck, JsonField, Plan, PromqlCheck, SteadyCheck
+from gpuchaos_stream.experiments.services import Answer, ask_postgres, ask_redis, ask_tcp, ask_tls
 
 #: PromQL runs in threads, as its client blocks; a server that drips may hold one, never all of the loop.
 _THREADS: Final = 8
 #: The client's own timeout is per read; after this much more the answer is not waited for, seconds.
 _GRACE_S: Final = 0.5
-
-Answer = tuple[CheckState, float | None, str]
+#: The longest page that is read for a field of it, bytes.
+_MOST_BYTES: Final = 1 << 20
 
 
 class Prober:
@@ -46,16 +48,24 @@ class Prober:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, experiment_id: str, cluster: str, plan: Plan, now: float) -> list[ProbeResult]:
-        """Asks all PromQL and HTTP checks of `plan` at once; each result carries `now`, the time of the question."""
-        checks = [check for check in plan.steady_state.checks if check.telemetry is None]
-        answers = await asyncio.gather(*(self._one(check) for check in checks))
+        """Asks all checks of `plan` that telemetry does not answer; each result carries `now`, when it was asked."""
+        checks = [check for check in plan.checks if check.reading is None]
+        answers = await asyncio.gather(*(self._one(check, now) for check in checks))
         return list(_results(experiment_id, cluster, checks, answers, now))
 
-    async def _one(self, check: SteadyCheck) -> Answer:
+    async def _one(self, check: SteadyCheck, now: float) -> Answer:
         if check.promql is not None:
             return await self._promql(check.promql)
         if check.http is not None:
             return await self._get(check.http)
+        if check.tcp is not None:
+            return await ask_tcp(check.tcp)
+        if check.tls is not None:
+            return await ask_tls(check.tls, now)
+        if check.postgres is not None:
+            return await ask_postgres(check.postgres)
+        if check.redis is not None:
+            return await ask_redis(check.redis)
         return CheckState.UNKNOWN, None, "the check asks nothing"
 
     async def _promql(self, check: PromqlCheck) -> Answer:
@@ -79,12 +89,43 @@ class Prober:
                 self._http.stream("GET", check.url, timeout=check.timeout) as response,
             ):
                 status = response.status_code
+                page = await _page(response) if check.field is not None and status == check.status else b""
         except TimeoutError:
             return CheckState.UNKNOWN, None, f"no answer within {check.timeout:g} s"
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             return CheckState.UNKNOWN, None, _text(error)
         ok = status == check.status
+        if ok and check.field is not None:
+            return one_field(page, check.field)
         return (CheckState.OK if ok else CheckState.BAD), float(status), "" if ok else f"status {status}"
+
+
+async def _page(response: httpx.Response) -> bytes:
+    page = b""
+    async for part in response.aiter_bytes():
+        page += part
+        if len(page) > _MOST_BYTES:
+            raise ValueError(f"the page is longer than {_MOST_BYTES} bytes")
+    return page
+
+
+def one_field(page: bytes, field: JsonField) -> Answer:
+    """What a JSON page says to a question for one field of it; unknown where it does not have it."""
+    try:
+        found: Any = json.loads(page)
+        for part in field.path.split("."):
+            found = found[int(part)] if isinstance(found, list) else found[part]
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        return CheckState.UNKNOWN, None, f"no {field.path} in the answer ({_text(error)})"
+    holds = field.holds(found)
+    value, _ = _number(found) if isinstance(found, int | float) else (None, "")
+    if holds is None:
+        return CheckState.UNKNOWN, value, f"{field.path} is {_short(found)}, which {field.op} cannot compare"
+    return (CheckState.OK if holds else CheckState.BAD), value, "" if holds else f"{field.path} is {_short(found)}"
+
+
+def _short(found: Any) -> str:
+    return repr(found)[:100]
 
 
 def one_sample(result: Any) -> tuple[float | None, str]:
@@ -104,7 +145,7 @@ def one_sample(result: Any) -> tuple[float | None, str]:
 def _number(raw: Any) -> tuple[float | None, str]:
     try:
         value = float(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None, f"{raw!r} is no number"
     return (value, "") if math.isfinite(value) else (None, f"the answer is {raw}")
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpuchaos_stream.events.base import entity_node, stable_id
 from gpuchaos_stream.events.experiment import ExperimentState, InjectedFault, Status
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
+from gpuchaos_stream.experiments.faults import FAULTS
 from gpuchaos_stream.experiments.plan import Limits, Plan
 
 
@@ -112,17 +113,23 @@ class Run(BaseModel):
 
 
 def planned_faults(experiment_id: str, plan: Plan) -> tuple[InjectedFault, ...]:
-    """One fault for each target. Its id is made of experiment and target alone."""
+    """One fault for each target. Its id is made of experiment and target alone; its node is its agent's."""
     return tuple(
         InjectedFault(
             fault_id=stable_id(experiment_id, entity),
             fault=plan.fault.name,
-            node=entity_node(entity) or "",
+            node=agent_of(plan, entity) or "",
             entity=entity,
             phase=Phase.WAITING,
         )
         for entity in plan.targets.entities
     )
+
+
+def agent_of(plan: Plan, entity: str) -> str | None:
+    """The node whose agent carries the plan's fault out on `entity`."""
+    kind = FAULTS.get(plan.fault.name)
+    return kind.agent(entity, plan.fault.params) if kind is not None else entity_node(entity)
 
 
 def limits_of(limits: Limits) -> dict[str, float]:

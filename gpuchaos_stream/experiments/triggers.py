@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuchaos_stream.events.incident import RecoveryOutcome
 from gpuchaos_stream.events.observation import CheckState
-from gpuchaos_stream.experiments.plan import Plan
+from gpuchaos_stream.experiments.plan import Plan, SteadyCheck
 from gpuchaos_stream.experiments.run import OPEN_QUESTION, Phase, Run
 
 #: How long, beyond `settle`, an experiment waits for its steady state, seconds.
@@ -30,6 +30,7 @@ class Trigger(StrEnum):
     STOP = "stop"  # a person says so
     BLOCKED = "blocked"  # the breaker is tripped
     UNKNOWN_TARGET = "unknown_target"  # nobody has ever heard of a target's node
+    UNSAFE = "unsafe"  # a target that may not be hit, or not now
     STEADY = "steady"  # every check in tolerance for `settle` seconds, injection allowed
     UNSTEADY = "unsteady"  # no steady state in time
     ENDED_EARLY = "ended_early"  # a fault went away by itself: lease over, agent restarted
@@ -49,7 +50,7 @@ class View:
 
     `steady` is the state of each check per experiment, `halts` the reason of the halt requested per experiment
     (dry runs left out), `unknown` the target that nobody knows, `blind` those of which a
-    target sends no telemetry. `tripped` and `frozen` are reasons, empty while
+    target sends no telemetry, `unsafe` why one may not begin. `tripped` and `frozen` are reasons, empty while
     injection is allowed; they hold back injects and nothing else.
     """
 
@@ -57,14 +58,19 @@ class View:
     halts: Mapping[str, str] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
     blind: frozenset[str] = frozenset()
+    unsafe: Mapping[str, str] = field(default_factory=dict)
     tripped: str = ""
     frozen: str = ""
 
 
 def steady_now(run: Run, view: View) -> bool:
-    """Every check of the plan is in tolerance; one of which nothing is heard is not."""
+    """Every check of the steady state is in tolerance; one of which nothing is heard is not."""
+    return run.plan is not None and _hold(run, run.plan.steady_state.checks, view)
+
+
+def _hold(run: Run, checks: Iterable[SteadyCheck], view: View) -> bool:
     said = view.steady.get(run.id, {})
-    return run.plan is not None and all(said.get(c.name) is CheckState.OK for c in run.plan.steady_state.checks)
+    return all(said.get(check.name) is CheckState.OK for check in checks)
 
 
 def _steady(run: Run, plan: Plan, now: float, view: View) -> bool:
@@ -89,11 +95,11 @@ def _gone_untested(run: Run, plan: Plan, now: float, _view: View) -> bool:
     return run.first_injected is None and (not run.owed() or _overdue(run, plan, now))
 
 
-def _recovered(run: Run, _plan: Plan, _now: float, view: View) -> bool:
-    """Recovered, still well, and no objective open: a detection within its objective may yet come."""
+def _recovered(run: Run, plan: Plan, _now: float, view: View) -> bool:
+    """Recovered, still well in every way, and no objective open: a detection within its objective may yet come."""
     record = run.state.recovery
     known = None not in record.met.values()
-    return record.outcome is RecoveryOutcome.RECOVERED and known and steady_now(run, view)
+    return record.outcome is RecoveryOutcome.RECOVERED and known and _hold(run, plan.checks, view)
 
 
 def _recovery_overdue(run: Run, plan: Plan, now: float, _view: View) -> bool:
@@ -110,6 +116,7 @@ CONDITIONS: Final[dict[Trigger, Callable[[Run, Plan, float, View], bool]]] = {
     Trigger.UNKNOWN_TARGET: lambda run, _plan, now, view: (
         run.id in view.unknown and now >= run.state.started + KNOWN_WAIT_S
     ),
+    Trigger.UNSAFE: lambda run, _plan, _now, view: run.id in view.unsafe,
     Trigger.STEADY: _steady,
     Trigger.UNSTEADY: lambda run, plan, now, _view: now > run.state.started + plan.settle + STEADY_WAIT_S,
     Trigger.ENDED_EARLY: lambda run, _plan, _now, _view: any(
@@ -132,10 +139,14 @@ def void_reason(run: Run, trigger: Trigger, view: View) -> str:
         return f"not started: {view.tripped}"
     if trigger is Trigger.UNKNOWN_TARGET:
         return view.unknown[run.id]
+    if trigger is Trigger.UNSAFE:
+        return view.unsafe[run.id]
     if trigger is Trigger.UNSTEADY and run.id in view.blind:
         return "no steady state to begin with (a target sends no telemetry)"
     if trigger is Trigger.UNSTEADY:
-        bad = sorted(name for name, state in view.steady.get(run.id, {}).items() if state is not CheckState.OK)
+        asked = {check.name for check in run.plan.steady_state.checks} if run.plan is not None else set[str]()
+        said = view.steady.get(run.id, {})
+        bad = sorted(name for name, state in said.items() if state is not CheckState.OK and name in asked)
         return (
             f"frozen: {view.frozen}"
             if view.frozen

@@ -44,7 +44,7 @@ def check(paths: tuple[Path, ...], output: str) -> None:
         for file in files:
             count = sum(rule.where.startswith(f"{file}:") for rule in loaded)
             click.echo(f"{file}: {count} rules, all good")
-        width = max(len(rule.rule.name) for rule in loaded)
+        width = max((len(rule.rule.name) for rule in loaded), default=0)
         for rule in loaded:
             wait = f"for {rule.rule.for_:g} s" if rule.rule.for_ else "at once"
             click.echo(f"  {rule.rule.name:<{width}}  {rule.rule.scope:<10}  {rule.rule.action:<8}  {wait}")

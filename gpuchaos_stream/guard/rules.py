@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from gpuchaos_stream.errors import UserError, UserErrors, nearest
 from gpuchaos_stream.events.base import Authored
 from gpuchaos_stream.experiments.plan import Duration, parse_duration
+from gpuchaos_stream.experiments.safety import SafetyRules
 from gpuchaos_stream.guard.context import NO_LIMIT, ClusterContext, ExperimentContext, busy, calm
 from gpuchaos_stream.guard.expression import Expression, ExpressionError, resolve
 from gpuchaos_stream.yamlfile import Document, Loc, read
@@ -90,9 +91,16 @@ class Group(Authored):
 
 
 class RuleFile(Authored):
-    """A rule file."""
+    """A rule file: rules, or what may never be hit (`safety`, in one of the files), or both."""
 
-    groups: tuple[Group, ...] = Field(min_length=1)
+    groups: tuple[Group, ...] = Field(default=(), min_length=1)
+    safety: SafetyRules | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.groups and self.safety is None:
+            raise ValueError("holds neither groups nor safety")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,7 @@ class RuleSet:
     """All rules that are in force, in the order of their files."""
 
     rules: tuple[LoadedRule, ...]
+    safety: SafetyRules = field(default_factory=SafetyRules)
 
     def of(self, scope: Scope) -> tuple[LoadedRule, ...]:
         """The rules of `scope`."""
@@ -157,6 +166,7 @@ def load(paths: Iterable[Path]) -> RuleSet:
     rules: list[LoadedRule] = []
     errors: list[UserError] = []
     seen: dict[str, str] = {}
+    safety: dict[str, SafetyRules] = {}
     for path in rule_files(paths):
         try:
             document = read(path)
@@ -167,6 +177,8 @@ def load(paths: Iterable[Path]) -> RuleSet:
         except UserError as error:
             errors.append(error)
             continue
+        if file.safety is not None:
+            safety[document.where(("safety",))] = file.safety
         for group_index, group in enumerate(file.groups):
             for rule_index, rule in enumerate(group.rules):
                 loc: Loc = ("groups", group_index, "rules", rule_index)
@@ -180,9 +192,11 @@ def load(paths: Iterable[Path]) -> RuleSet:
                 except ExpressionError as error:
                     problem = f"rule {rule.name!r}: expr: {error.problem}"
                     errors.append(UserError(document.where((*loc, "expr")), problem, error.fix))
+    first, *others = safety or ("",)
+    errors += (UserError(where, f"safety is also at {first}", "keep one") for where in others)
     if errors:
         raise UserErrors(errors)
-    return RuleSet(tuple(rules))
+    return RuleSet(tuple(rules), safety.get(first, SafetyRules()))
 
 
 def compile_rule(rule: Rule) -> Expression:

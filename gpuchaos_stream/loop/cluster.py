@@ -20,10 +20,11 @@ from gpuchaos_stream.events.experiment import ExperimentState, Halt, Status
 from gpuchaos_stream.events.fault import FaultEvent
 from gpuchaos_stream.events.incident import Incident, RecoveryOutcome
 from gpuchaos_stream.events.node import NodeInfo
-from gpuchaos_stream.events.observation import CellSummary, CheckState, ProbeResult
+from gpuchaos_stream.events.observation import CellSummary, CheckState, ProbeResult, Tick
 from gpuchaos_stream.events.signing import Refusal, RefusedError
 from gpuchaos_stream.events.topics import Topic
 from gpuchaos_stream.experiments.plan import Plan
+from gpuchaos_stream.experiments.run import agent_of
 from gpuchaos_stream.experiments.triggers import View
 from gpuchaos_stream.guard.decision import OPERATOR, Decision, operator_stop
 from gpuchaos_stream.guard.rules import RuleSet
@@ -68,7 +69,7 @@ class ClusterLoop(Stages):
     # -- in ------------------------------------------------------------------------------------------------
 
     def feed(self, event: Event) -> None:
-        """Takes one event. A repeat changes nothing; a tick only moves time, which `settle` is given."""
+        """Takes one event. A repeat changes nothing; a tick moves time, which `settle` is given."""
         if isinstance(event, NodeInfo):
             self.topology.apply(event)
         elif isinstance(event, Anomaly):
@@ -84,6 +85,8 @@ class ClusterLoop(Stages):
             self.recovery.feed(event)
         elif isinstance(event, ProbeResult):
             self.recovery.feed(event)
+        elif isinstance(event, Tick):
+            self.gate.feed(event)
 
     def command(self, command: Command, *, now: float, traceparent: str | None = None) -> None:
         """Takes a command that is addressed to the control plane and was believed."""
@@ -189,7 +192,7 @@ class ClusterLoop(Stages):
             if plan is None or state is None or (state.status is Status.RECOVERING and experiment_id not in owing):
                 continue
             found[experiment_id] = Running(
-                nodes=nodes_of(plan),
+                nodes=tuple(sorted({fault.node for fault in state.faults})),
                 exposed=state.status is not Status.PENDING,
                 deadline_s=plan.undo.deadline,
                 confirm_s=plan.recovery_deadline(0.0, 0.0),
@@ -217,6 +220,12 @@ class ClusterLoop(Stages):
                 for experiment_id in running
                 if (plan := self.machine.plan(experiment_id)) is not None and (sentence := self._unknown(plan))
             },
+            unsafe={
+                experiment_id: sentence
+                for experiment_id in self.machine.pending()
+                if (plan := self.machine.plan(experiment_id)) is not None
+                and (sentence := self.gate.refusal(plan, self.machine.before(experiment_id), now))
+            },
             tripped=refusal if tripped else "",
             frozen="" if tripped else refusal,
         )
@@ -224,10 +233,10 @@ class ClusterLoop(Stages):
     def _unknown(self, plan: Plan) -> str:
         """Which target sits on a node that nobody has heard of, in words; empty if none does."""
         for entity in plan.targets.entities:
-            node = entity_node(entity)
-            if node is not None and self.topology.info(node) is None:
-                hint = nearest(node, self.topology.nodes) if self.topology.nodes else "no node of it has reported"
-                return f"{entity}: cluster {self.cluster!r} knows no node {node!r}; {hint}"
+            for node in (entity_node(entity), agent_of(plan, entity)):
+                if node is not None and self.topology.info(node) is None:
+                    hint = nearest(node, self.topology.nodes) if self.topology.nodes else "no node of it has reported"
+                    return f"{entity}: cluster {self.cluster!r} knows no node {node!r}; {hint}"
         return ""
 
     def _confirmed(self, experiment_id: str) -> bool:

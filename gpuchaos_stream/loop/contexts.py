@@ -6,6 +6,7 @@ from typing import Final
 
 from gpuchaos_stream.events.base import Severity, entity_kind, entity_node
 from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.observation import CheckState
 from gpuchaos_stream.experiments.plan import Plan
 from gpuchaos_stream.guard.context import (
     BlastView,
@@ -65,7 +66,8 @@ def experiment_context(
         blast=BlastView.of(state.blast_radius),
         limits=LimitsView.of(plan.limits),
         slo=SloView.of(state.recovery, now, budget_remaining=min(remaining, default=None)),
-        steady=SteadyView.of(state.steady.values()),
+        # Those of recovery are not counted: what they ask for need not be there before the injection.
+        steady=SteadyView.of(state.steady.get(check.name, CheckState.UNKNOWN) for check in plan.steady_state.checks),
         freshness=FreshnessView.of({node: _age(stages, node, now) for node in nodes}, STALE_S),
         unattributed=_unattributed(stages, state, plan, now),
     )

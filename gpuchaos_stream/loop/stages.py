@@ -8,6 +8,7 @@ from gpuchaos_stream.act.halts import Halts
 from gpuchaos_stream.correlate.correlator import Correlator
 from gpuchaos_stream.correlate.freshness import Freshness
 from gpuchaos_stream.experiments.machine import Machine
+from gpuchaos_stream.experiments.safety import Gate
 from gpuchaos_stream.guard.breaker import Breaker
 from gpuchaos_stream.guard.guard import Guard
 from gpuchaos_stream.guard.rules import RuleSet
@@ -30,6 +31,7 @@ class Stages:
         self.recovery = Recovery()
         self.slo = SloBook()
         self.machine = Machine()
+        self.gate = Gate(rules.safety, self.topology)
         self.guard = Guard(rules, dry_run=dry_run)
         self.breaker = Breaker(cluster)
         self.halts = Halts(cluster)
@@ -46,6 +48,7 @@ class Stages:
             self.recovery,
             self.slo,
             self.machine,
+            self.gate,
             self.guard,
             self.breaker,
             self.halts,

@@ -1,7 +1,8 @@
 """Recovery: how long from the injection until it was seen, removed, and over.
 
 TTR is the start of the first window of `hold` seconds, after the injection, in which every steady-state check
-is in tolerance in every sample and no check has a gap of more than 2.5 s. A window that was already open when
+(or, where the plan has them, every check of its `recovery`) is in tolerance in every sample and no check has a
+gap of more than 2.5 s. A window that was already open when
 the fault came is not recovery: the effect may be on its way. Only if it stays open until `hold` seconds after
 the last fault is gone was the fault absorbed, and TTR is 0. Silence, a failing probe, a number that nobody
 could read are out of tolerance: missing telemetry never counts as recovery.

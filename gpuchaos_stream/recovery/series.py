@@ -1,4 +1,4 @@
-"""The samples of one experiment's steady-state checks, and what they say.
+"""The samples of one experiment's checks, those of the steady state and of recovery, and what they say.
 
 A check has a series per source: a job that spans cells has one per cell, since each detect worker sees its own.
 Samples are a set keyed by time, so that repeats and any order of arrival come to the same.
@@ -42,7 +42,8 @@ class Samples:
     """All series of one experiment."""
 
     def __init__(self, plan: Plan) -> None:
-        self._checks: Final = {check.name: check for check in plan.steady_state.checks}
+        self._checks: Final = {check.name: check for check in plan.checks}
+        self._recovered_by: Final = plan.recovered_by
         self._chunks: dict[int, dict[Series, dict[float, Value]]] = {}
         self._latest: dict[Series, tuple[float, Value]] = {}
         self._tracks: dict[Series, _Track] = {}
@@ -51,7 +52,7 @@ class Samples:
     @property
     def probes(self) -> frozenset[str]:
         """Names of the checks that ask outside."""
-        return frozenset(name for name, check in self._checks.items() if check.telemetry is None)
+        return frozenset(name for name, check in self._checks.items() if check.reading is None)
 
     @property
     def chunks(self) -> frozenset[int]:
@@ -81,17 +82,18 @@ class Samples:
     def of_summary(self, summary: CellSummary) -> Iterator[tuple[Series, Value]]:
         """What the summary says to each telemetry check; nothing where it does not concern it."""
         for name, check in self._checks.items():
-            if check.telemetry is None:
+            asked = check.reading
+            if asked is None:
                 continue
             series = (name, summary.cell)
-            if entity_kind(check.telemetry.of) == "job":
-                job = check.telemetry.of.split("/", 1)[1]
+            if entity_kind(asked.of) == "job":
+                job = asked.of.split("/", 1)[1]
                 if job in summary.jobs:
-                    yield series, _finite(summary.jobs[job].get(check.telemetry.metric))
+                    yield series, _finite(summary.jobs[job].get(asked.metric))
                 elif series in self._latest:
                     yield series, "absent"
-            elif (node := check.telemetry.of.split("/", 1)[1]) in summary.order or node in summary.nodes:
-                yield (name, ""), _node_value(summary, node, check.telemetry.metric)
+            elif (node := asked.of.split("/", 1)[1]) in summary.order or node in summary.nodes:
+                yield (name, ""), _node_value(summary, node, asked.metric)
 
     def drop(self, chunk: int) -> None:
         """Forgets the samples of a chunk."""
@@ -107,17 +109,18 @@ class Samples:
         return {name: self._check_now(check, now, injected) for name, check in self._checks.items()}
 
     def in_tolerance(self, injected: float) -> list[Interval]:
-        """The intervals in which every check was in tolerance, without a gap."""
+        """The intervals in which every check that says recovered was in tolerance, without a gap."""
         return self._joint(injected, known=False, tail=0.0)
 
     def known(self, injected: float) -> list[Interval]:
-        """The intervals in which every check had an answer, good or bad; a last sample counts for `MAX_GAP_S` more."""
+        """The intervals in which every such check had an answer, good or bad; a last sample counts `MAX_GAP_S` more."""
         return self._joint(injected, known=True, tail=MAX_GAP_S)
 
     def _joint(self, injected: float, *, known: bool, tail: float) -> list[Interval]:
         whole: list[Interval] = [(-math.inf, math.inf)]
-        for check in self._checks.values():
-            whole = both(whole, self._check_intervals(check, injected, known=known, tail=tail))
+        for name, check in self._checks.items():
+            if name in self._recovered_by:
+                whole = both(whole, self._check_intervals(check, injected, known=known, tail=tail))
         return whole
 
     def _check_intervals(self, check: SteadyCheck, injected: float, *, known: bool, tail: float) -> list[Interval]:
@@ -147,7 +150,7 @@ class Samples:
 
     def _check_now(self, check: SteadyCheck, now: float, injected: float | None) -> CheckState:
         base = self._baseline(check, now if injected is None else injected, final=injected is not None)
-        relative = check.telemetry is not None and check.telemetry.relative_to is not None
+        relative = (asked := check.reading) is not None and asked.relative_to is not None
         states: set[CheckState] = set()
         for series, (latest, value) in self._latest.items():
             if series[0] != check.name:
@@ -166,7 +169,7 @@ class Samples:
 
         `final`: `before` is the injection and will be asked for again.
         """
-        if check.telemetry is None or check.telemetry.relative_to is None:
+        if (asked := check.reading) is None or asked.relative_to is None:
             return None
         key = (check.name, before)
         if key in self._baselines:
@@ -189,7 +192,7 @@ class Samples:
             return None
         if old == "absent" or new == "absent":
             return new if old == "absent" else old
-        telemetry: TelemetryCheck | None = self._checks[name].telemetry if name in self._checks else None
+        telemetry: TelemetryCheck | None = self._checks[name].reading if name in self._checks else None
         return _WORSE[telemetry.op](old, new) if telemetry is not None else min(old, new)
 
 
@@ -223,7 +226,7 @@ def _good(check: SteadyCheck, value: Value, base: float | None) -> bool:
     """Whether a value is in tolerance; `base` is the baseline of a relative check."""
     if not isinstance(value, float):
         return False
-    telemetry = check.telemetry
+    telemetry = check.reading
     if telemetry is None:
         return value == 1.0
     if telemetry.relative_to is None:

@@ -150,7 +150,7 @@ def _rules(folder: Path) -> Path:
     rules.mkdir(exist_ok=True)
     for path in rule_files([shipped_rules()]):
         content = yaml.safe_load(path.read_text())
-        for group in content["groups"]:
+        for group in content.get("groups", ()):
             for rule in group["rules"]:
                 if rule["name"] == TOLD_NOT_HALTED:
                     rule["action"] = "notify"

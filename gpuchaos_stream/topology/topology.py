@@ -319,4 +319,5 @@ def _content(info: NodeInfo) -> tuple[object, ...]:
         info.labels,
         info.agent_version,
         info.faults_possible,
+        info.faults_impossible,
     )

@@ -12,8 +12,9 @@ from experiments_help import plan, plan_data
 
 from gpuchaos_stream.cli import main
 from gpuchaos_stream.errors import UserErrors
+from gpuchaos_stream.experiments import parameters
 from gpuchaos_stream.experiments.check import check
-from gpuchaos_stream.experiments.faults import CLAIMS, FAULTS
+from gpuchaos_stream.experiments.faults import FAULTS
 from gpuchaos_stream.experiments.load import load
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -33,8 +34,8 @@ def test_the_shipped_examples_are_good(file: Path) -> None:
     assert load(file).name == file.stem
 
 
-def test_there_are_three_examples() -> None:
-    assert len(EXAMPLES) == 3
+def test_there_is_an_example_of_every_fault() -> None:
+    assert {load(file).fault.name for file in EXAMPLES} == set(FAULTS)
 
 
 def test_a_good_plan_has_no_mistakes() -> None:
@@ -112,7 +113,6 @@ def promql(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"fault": {"name": "rdma-link", "certifies": ["rdma-failure"]}}, "'rdma-link' is not yet available"),
         (
             {"fault": {"name": "process-stop", "certifies": ["checkpoint-resume"]}},
             "'process-stop' cannot certify 'checkpoint-resume'",
@@ -177,21 +177,7 @@ def test_targets_are_checked_against_the_cluster_where_it_is_known() -> None:
     ]
 
 
-def test_the_nine_faults_and_the_stopped_process_are_known_and_two_are_available() -> None:
-    assert len(FAULTS) == 10
-    assert {kind.name for kind in FAULTS.values() if kind.available} == {"process-stop", "memory-corruption"}
-
-
-def test_no_fault_claims_what_it_disclaims() -> None:
-    for kind in FAULTS.values():
-        assert not set(kind.certifies) & set(kind.never)
-        assert set(kind.certifies) <= set(CLAIMS)
-
-
-def test_the_table_says_of_each_available_fault_what_the_agent_s_strategy_says() -> None:
-    from gpuchaos_agent.inject.memory_corruption import MemoryCorruption
-    from gpuchaos_agent.inject.process_stop import ProcessStop
-
-    for strategy in (ProcessStop, MemoryCorruption):
-        kind = FAULTS[strategy.name]
-        assert (kind.certifies, kind.never) == (strategy.certifies, strategy.not_certified)
+def test_a_fault_that_no_agent_has_yet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {name: said for name, said in parameters.SCHEMAS.items() if name != "process-stop"}
+    monkeypatch.setattr(parameters, "SCHEMAS", known)
+    assert "'process-stop' is not yet available; available are certificate-expiry" in mistakes()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuchaos_agent.collect.app_log import AppLog
+from gpuchaos_agent.jobs.progress import AppLog
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.experiment import ExperimentState, Halt, HaltState, InjectedFault, Status, Verdict
 from gpuchaos_stream.events.incident import BlastRadius, RecoveryRecord
