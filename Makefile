@@ -30,15 +30,17 @@ lint: setup  ## ruff and mypy --strict
 test: tools lint  ## everything that must hold
 	@$(PY) -m pytest -m "not soak"
 
-bench: tools  ## ratios: worker beside ceiling and plain agent; breach to undo
+bench: tools  ## ratios: worker beside ceiling and plain agent; breach to undo; what the agent costs
 	@$(PY) bench/detect.py
+	@$(PY) bench/agent.py
 	@$(PY) bench/loop.py --frames 96000 --breaches 20
 
 soak: tools  ## the longer runs, before an issue is closed
 	@$(PY) -m pytest -m soak
 
-schema: setup  ## writes schema/*.json from the models
+schema: setup  ## writes schema/*.json and what the faults take from the models
 	@.venv/bin/gpuchaos schema --write schema
+	@$(PY) -m gpuchaos_agent.describe gpuchaos_stream/experiments/faults.json
 
 lock: setup  ## pins all dependencies anew: names, versions, hashes
 	@$(PY) -m pip install --quiet uv

@@ -92,6 +92,9 @@ LONGEST: Final = 400
 #: Longer ones, with the reason and their own bound.
 LONGER: Final[dict[str, tuple[int, str]]] = {
     "tests/experiments/test_experiments_machine.py": (500, "one life of an experiment, transition by transition"),
+    "tests/inject/test_inject_network_partition.py": (450, "one fault on real namespaces, effect by effect"),
+    "tests/inject/test_inject_power_cycle.py": (450, "one fault on real controllers, answer by answer"),
+    "tests/inject/test_inject_memory_corruption_file.py": (450, "one fault on real files, format by format"),
 }
 
 

@@ -19,13 +19,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gpuchaos_agent import metrics as agent_metrics
-from gpuchaos_agent.collect.registry import COLLECTORS
+from gpuchaos_agent.collect.registry import collectors as all_collectors
 from gpuchaos_agent.config import PREFIX as AGENT_PREFIX
 from gpuchaos_agent.config import AgentSettings
+from gpuchaos_agent.read.guess import known as known_kinds
 from gpuchaos_stream.detect.config import JOB_SUMMARY, SUMMARY
 from gpuchaos_stream.events.metrics import METRICS
 from gpuchaos_stream.events.topics import DAY, HOUR, TOPICS, Topic
-from gpuchaos_stream.experiments.faults import FAULTS
+from gpuchaos_stream.experiments.faults import CLAIMS, FAULTS
+from gpuchaos_stream.experiments.fidelity import TAKES
+from gpuchaos_stream.experiments.parameters import SCHEMAS
 from gpuchaos_stream.guard.context import NO_LIMIT, WORST, ClusterContext, ExperimentContext, View
 from gpuchaos_stream.observe import metrics as control_metrics
 from gpuchaos_stream.stream import watchdog
@@ -104,16 +107,48 @@ def fault_kinds() -> str:
     """Every fault, what it reaches and what may be claimed with it."""
     rows = (
         (
-            code(kind.name),
-            "yes" if kind.available else "not yet",
-            kind.layer,
-            ", ".join(code(f"{target}/NODE" + ("" if target == "node" else "/ID")) for target in kind.targets),
-            ", ".join(map(code, kind.certifies)),
-            ", ".join(map(code, kind.never)),
+            code(kind.name) + (f", {code(f'{kind.by}: {form.value}')}" if kind.by else ""),
+            form.layer if kind.available else f"(not yet available) {form.layer}",
+            ", ".join(code(f"{target}/NODE" + ("" if target == "node" else "/ID")) for target in form.targets),
+            ", ".join(map(code, form.certifies)),
+            ", ".join(map(code, form.never)),
+            form.needs,
         )
         for kind in FAULTS.values()
+        for form in kind.forms
     )
-    return table(("fault", "available", "layer it reaches", "aimed at", "certifies", "never certifies"), rows)
+    return table(("fault", "layer it reaches", "aimed at", "certifies", "never certifies", "needs"), rows)
+
+
+def fault_parameters() -> str:
+    """What each fault takes."""
+    rows = []
+    for fault in FAULTS:
+        schema = SCHEMAS.get(fault, {"params": {}})["params"]
+        required = schema.get("required", ())
+        for name, said in schema.get("properties", {}).items():
+            default = "required" if name in required else _written(said.get("default"))
+            rows.append((code(fault), code(name), _takes(said), default))
+    return table(("fault", "parameter", "takes", "default"), rows)
+
+
+def _written(value: object) -> str:
+    if value is None:
+        return ""
+    return code(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _takes(said: Any) -> str:
+    choices = [each for each in said.get("anyOf", [said]) if each.get("type") != "null"]
+    return " or ".join(
+        ", ".join(map(code, each["enum"])) if "enum" in each else each.get("type", "") for each in choices
+    )
+
+
+def claims() -> str:
+    """What can be claimed, what it takes, and which fault makes it good."""
+    rows = ((code(claim), takes, ", ".join(CLAIMS.get(claim, ())) or "none") for claim, takes in sorted(TAKES.items()))
+    return table(("claim", "it takes", "faults that make it good"), rows)
 
 
 def checks() -> str:
@@ -167,13 +202,16 @@ def agent_settings() -> str:
 def collectors() -> str:
     """The agent's collectors, with the first sentence of each module."""
     rows = []
-    for name, path in COLLECTORS.items():
-        module, _, attribute = path.partition(":")
-        loaded = import_module(module)
-        summary = (inspect.getdoc(loaded) or "").split("\n\n")[0].replace("\n", " ")
-        kinds = ", ".join(map(code, getattr(loaded, attribute).kinds)) or "facts only"
+    for name, collector in all_collectors().items():
+        summary = (inspect.getdoc(import_module(collector.__module__)) or "").split("\n\n")[0].replace("\n", " ")
+        kinds = ", ".join(map(code, collector.kinds)) or "facts only"
         rows.append((code(name), kinds, summary))
     return table(("collector", "fills", "what it is"), rows)
+
+
+def kinds() -> str:
+    """What `gpuchaos-agent read` understands."""
+    return table(("kind", "what it is"), [(code(name), kind.SUMMARY) for name, kind in known_kinds().items()])
 
 
 def _metrics(page: ModuleType) -> str:
@@ -206,10 +244,13 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "topics": topics,
     "context": context,
     "faults": fault_kinds,
+    "fault-parameters": fault_parameters,
+    "claims": claims,
     "checks": checks,
     "kafka-settings": kafka_settings,
     "agent-settings": agent_settings,
     "collectors": collectors,
+    "kinds": kinds,
     "worker-metrics": worker_metrics,
     "watchdog-metrics": watchdog_metrics,
     "agent-metrics": metrics_of_agent,

@@ -71,6 +71,8 @@ def parse(words: tuple[str, ...]) -> None:
         context = command.make_context(command.name, rest, parent=parent, allow_interspersed_args=False)
         # make_context consumed the group's own options; what is left names the next command.
         left = [*context._protected_args, *context.args]
+        if not left and command.invoke_without_command:
+            return
         name, command, rest = command.resolve_command(context, left)  # type: ignore[assignment]
         assert command is not None, name
         parent = context

@@ -13,6 +13,7 @@ from docs_blocks import Block, anchors, blocks, links
 from docs_tables import ROOT
 
 from gpuchaos_agent import config as agent_config
+from gpuchaos_agent.collect.place import load as load_place
 from gpuchaos_stream.cli import cli
 from gpuchaos_stream.sim.script import load as load_failures
 from gpuchaos_stream.stream import settings as kafka_settings
@@ -60,6 +61,7 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "agent": _agent,
     "kafka": _kafka,
     "failures": _failures,
+    "place": load_place,
 }
 YAML: Final = [block for block in blocks() if block.language in ("yaml", "yml")]
 
