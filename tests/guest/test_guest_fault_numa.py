@@ -180,18 +180,9 @@ def test_the_telemetrys_own_number_rises_and_falls_with_the_fault(guest: Guest, 
 
 
 @pytest.mark.timeout(900)
-def test_what_cannot_be_moved_is_refused_with_the_reason(guest: Guest, victim: str) -> None:
-    for params, why in (
-        ("", "not known which NUMA node"),
-        ("--param gpu_node=0 --param node=0", "is the GPU's own"),
-        ("--param gpu_node=0 --param node=7", "no CPUs"),
-        ("--param gpu_node=0 --param cpus=false --param memory=false", "must be moved"),
-        ("--param gpu_node=0 --param job=bert", "not to bert"),
-        ("--param gpu_node=0 --param memory_mb=0", "greater than or equal to 1"),
-    ):
-        refused = agent(guest, asked(victim, params))
-        assert refused.rc == 2, refused.out
-        assert why in refused.out
+def test_process_whose_cpuset_has_no_far_processors_is_refused_and_a_dry_run_changes_nothing(
+    guest: Guest, victim: str
+) -> None:
     guest.check("mkdir -p /sys/fs/cgroup/near && echo +cpuset > /sys/fs/cgroup/cgroup.subtree_control")
     guest.check(f"echo 0 > /sys/fs/cgroup/near/cpuset.cpus; echo {victim} > /sys/fs/cgroup/near/cgroup.procs")
     try:
