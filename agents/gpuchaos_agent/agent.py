@@ -169,6 +169,10 @@ def _faults(options: argparse.Namespace) -> int:
     return 0
 
 
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  (who reads it in a file wants to know while it stands)
+
+
 def _inject(options: argparse.Namespace) -> int:
     """By hand: no broker, no keys; the running agent of this node must not be in the way."""
     settings = _settings(options)
@@ -195,7 +199,7 @@ def _inject(options: argparse.Namespace) -> int:
     lock = take(settings.state_dir)
     try:
         entry = trial.entry_for(strategies, journal, **asked)
-        return trial.run(entry, strategies, journal, seconds=options.seconds, now=clock.now, say=print)
+        return trial.run(entry, strategies, journal, seconds=options.seconds, now=clock.now, say=_say)
     finally:
         lock.close()
 

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name.startswith(SLOW):
             item.add_marker(pytest.mark.soak)
-        if "guest" in getattr(item, "fixturenames", ()):
+        if "guest" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(240))
 
 
