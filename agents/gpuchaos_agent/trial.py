@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -18,8 +19,8 @@ from gpuchaos_agent.inject.base import FaultStrategy, InjectError
 from gpuchaos_agent.journal import EntryState, Journal, JournalEntry, Scalar
 from gpuchaos_stream.errors import UserError, nearest
 
-#: Added to the time asked for: what is still there then is taken back by whoever looks at the journal.
-GRACE_S = 10.0
+#: Added to the time asked for, seconds: what is still there then is taken back by whoever looks at the journal.
+GRACE_S: Final = 10.0
 
 
 def parameters(pairs: list[str]) -> dict[str, Scalar]:

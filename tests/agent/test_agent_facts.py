@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Source:
         self.descriptor = descriptor
         self.waiting: list[Fact] = []
         self.given = self.safe = 0
+        self.committed = threading.Event()
 
     def read(self, now: float) -> Reading:
         return Reading(facts=self.drain(now))
@@ -43,6 +45,7 @@ class Source:
 
     def commit(self) -> None:
         self.safe = self.given
+        self.committed.set()
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -107,10 +110,9 @@ async def test_a_source_that_cannot_be_waited_on_keeps_no_other_waiting(agent: A
     good = Source("good", bell)
     agent._snapshot = Snapshot([Source("null", null), good])
     following = asyncio.create_task(agent._follow())
-    await asyncio.sleep(0.05)
     good.waiting.append(fact("a"))
     os.eventfd_write(bell, 1)
-    await asyncio.sleep(0.3)
+    assert await asyncio.to_thread(good.committed.wait, 10), "its fact was not told"
     assert not following.done()
     following.cancel()
     await asyncio.wait([following])
