@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuchaos_agent.collect.base import Fact, Reading
+from collect_trees import plant
+
+from gpuchaos_agent.collect.base import Fact
 from gpuchaos_agent.kernelfs.ports import LIFESPAN
 from gpuchaos_stream.events.base import Severity
 
 IB = "class/infiniband"
 NET = "class/net"
-
-
-def plant(root: Path, tree: dict[str, str]) -> Path:
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return root
-
-
-def table(reading: Reading) -> dict[tuple[str, str], float | None]:
-    (chosen,) = reading.groups
-    return {
-        (device, metric): value
-        for metric, column in zip(chosen.layout.metrics, chosen.columns, strict=True)
-        for device, value in zip(chosen.layout.ids, column, strict=True)
-    }
 
 
 class Adapter:

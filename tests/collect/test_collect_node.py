@@ -3,26 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from collect_trees import plant, table
 
-from gpuchaos_agent.collect.base import Reading
 from gpuchaos_agent.collect.node import NodeCollector
-
-
-def plant(root: Path, tree: dict[str, str]) -> Path:
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return root
-
-
-def table(reading: Reading) -> dict[tuple[str, str], float | None]:
-    (chosen,) = reading.groups
-    return {
-        (device, metric): value
-        for metric, column in zip(chosen.layout.metrics, chosen.columns, strict=True)
-        for device, value in zip(chosen.layout.ids, column, strict=True)
-    }
 
 
 def test_node_cpu_share_is_of_the_time_between_two_reads(tmp_path: Path) -> None:

@@ -3,28 +3,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpuchaos_agent.collect.base import Reading
+from collect_trees import plant, table
+
 from gpuchaos_agent.collect.numa import NumaCollector
 from gpuchaos_agent.kernelfs import numa_nodes as numa
 
 NODES = "devices/system/node"
-
-
-def plant(root: Path, tree: dict[str, str]) -> Path:
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return root
-
-
-def table(reading: Reading) -> dict[tuple[str, str], float | None]:
-    (chosen,) = reading.groups
-    return {
-        (device, metric): value
-        for metric, column in zip(chosen.layout.metrics, chosen.columns, strict=True)
-        for device, value in zip(chosen.layout.ids, column, strict=True)
-    }
 
 
 def numastat(local: int, other: int) -> str:

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from collect_trees import plant, table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rdma_kit import IB, Adapter, faults, plant, table
+from rdma_kit import IB, Adapter, faults
 
 from gpuchaos_agent.collect.rdma import METRICS as RDMA_METRICS
 from gpuchaos_agent.collect.rdma import RdmaCollector

@@ -4,9 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from collect_trees import table
 from hypothesis import given
 from hypothesis import strategies as st
-from rdma_kit import Adapter, table
+from rdma_kit import Adapter
 
 from gpuchaos_agent.collect.rdma import RdmaCollector
 from gpuchaos_agent.collect.rdma_counters import _File, _step

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rdma_kit import IB, NET, Adapter, faults, plant, table
+from collect_trees import plant, table
+from rdma_kit import IB, NET, Adapter, faults
 
 from gpuchaos_agent.collect.base import Fact
 from gpuchaos_agent.collect.rdma import RdmaCollector

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rdma_kit import IB, Adapter, faults, plant
+from collect_trees import plant
+from rdma_kit import IB, Adapter, faults
 
 from gpuchaos_agent.collect.rdma import MOST_PORTS, RdmaCollector
 from gpuchaos_stream.events.base import Severity

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rdma_kit import Adapter, faults, plant
+from collect_trees import plant
+from rdma_kit import Adapter, faults
 
 from gpuchaos_agent.collect.base import Follower, Sources
 from gpuchaos_agent.collect.rdma import RdmaCollector

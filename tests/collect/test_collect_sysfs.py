@@ -3,20 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from collect_trees import plant
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuchaos_agent.kernelfs import files, pci
 from gpuchaos_agent.kernelfs.counters import Rates
 from gpuchaos_stream.events.metrics import METRICS
-
-
-def plant(root: Path, tree: dict[str, str]) -> Path:
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return root
 
 
 @given(st.sets(st.integers(0, 500), max_size=60))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from journal_entries import journalled
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import tools
@@ -30,21 +31,9 @@ def planned(of: StorageDisconnect, state: Path, params: dict[str, Scalar], *, le
     """A journal entry as the agent makes it, on disk."""
     assert of.check(TARGET, params) is None
     fault_id = f"f-{os.urandom(4).hex()}"
-    now = clock.now()
-    entry = JournalEntry(
-        fault_id=fault_id,
-        experiment_id="e1",
-        command_id="c1",
-        fault=of.name,
-        entity=TARGET,
-        params=params,
-        payload=of.plan(TARGET, params, fault_id),
-        boot_id=clock.boot_id(),
-        order=0,
-        created=now.wall,
-        lease_s=lease_s,
-        lease_expires=now.wall + lease_s,
-        lease_deadline=now.boot + lease_s,
+    payload = of.plan(TARGET, params, fault_id)
+    entry = journalled(
+        of.name, TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id, lease_s=lease_s, now=clock.now()
     )
     Journal(state / "journal").write(entry)
     return Journal(state / "journal").read()[0][-1]

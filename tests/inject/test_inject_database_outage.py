@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from databases import Database, postgres, redis
+from journal_entries import journalled
 from pydantic import ValidationError
 from two_hosts import Host, cable, host, needs, serving, until
 
@@ -65,21 +66,7 @@ def make(state_dir: Path, *brokers: str) -> DatabaseOutage:
 
 
 def entry_of(payload: dict[str, Scalar], params: dict[str, Scalar], fault_id: str = "f-1") -> JournalEntry:
-    return JournalEntry(
-        fault_id=fault_id,
-        experiment_id="e1",
-        command_id="c1",
-        fault="database-outage",
-        entity=TARGET,
-        params=params,
-        payload=payload,
-        boot_id=clock.boot_id(),
-        order=0,
-        created=0,
-        lease_s=10,
-        lease_expires=10,
-        lease_deadline=10,
-    )
+    return journalled("database-outage", TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id)
 
 
 def planned(of: DatabaseOutage, at: Host, **params: Scalar) -> JournalEntry:

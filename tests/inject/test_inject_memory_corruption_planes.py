@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from journal_entries import journalled
 
 from gpuchaos_agent.inject import corrupt_machine
 from gpuchaos_agent.inject.base import Env, InjectError
@@ -27,22 +28,7 @@ def env(tmp_path: Path) -> Env:
 
 def entry(of: MemoryCorruption, target: str, **params: Scalar) -> JournalEntry:
     assert of.check(target, params) is None
-    made = JournalEntry(
-        fault_id="f1",
-        experiment_id="e1",
-        command_id="c1",
-        fault="memory-corruption",
-        entity=target,
-        params=params,
-        payload=of.plan(target, params, "f1"),
-        boot_id="b",
-        order=0,
-        created=0,
-        lease_s=10,
-        lease_expires=10,
-        lease_deadline=10,
-    )
-    return JournalEntry.model_validate_json(made.model_dump_json())
+    return journalled("memory-corruption", target, params, of.plan(target, params, "f1"), boot_id="b")
 
 
 def test_what_the_fault_certifies_is_what_some_plane_does_and_never_what_none_does() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from journal_entries import journalled
 from pydantic import ValidationError
 from two_hosts import Host, cable, echo, host, needs, serving
 
@@ -84,21 +85,7 @@ def planned(of: NetworkPartition, hosts: Hosts, fault_id: str = "f-1", **params:
 
 
 def entry_of(fault_id: str, payload: dict[str, Scalar], params: dict[str, Scalar]) -> JournalEntry:
-    return JournalEntry(
-        fault_id=fault_id,
-        experiment_id="e1",
-        command_id="c1",
-        fault="network-partition",
-        entity=TARGET,
-        params=params,
-        payload=payload,
-        boot_id=clock.boot_id(),
-        order=0,
-        created=0,
-        lease_s=10,
-        lease_expires=10,
-        lease_deadline=10,
-    )
+    return journalled("network-partition", TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id)
 
 
 def injected(of: NetworkPartition, hosts: Hosts, entry: JournalEntry) -> Evidence:

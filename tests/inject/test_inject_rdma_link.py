@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from journal_entries import journalled
 
 from gpuchaos_agent.inject import port_admin
 from gpuchaos_agent.inject.base import Env, InjectError
@@ -229,22 +230,7 @@ esac
 
 
 def entry(of: RdmaLink, **params: Scalar) -> JournalEntry:
-    made = JournalEntry(
-        fault_id="f1",
-        experiment_id="e1",
-        command_id="c1",
-        fault="rdma-link",
-        entity=TARGET,
-        params=params,
-        payload=of.plan(TARGET, params, "f1"),
-        boot_id="b",
-        order=0,
-        created=0,
-        lease_s=10,
-        lease_expires=10,
-        lease_deadline=10,
-    )
-    return JournalEntry.model_validate_json(made.model_dump_json())
+    return journalled("rdma-link", TARGET, params, of.plan(TARGET, params, "f1"), boot_id="b")
 
 
 @needs_root

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from journal_entries import journalled
 from two_hosts import Host, cable, host, needs, serving, until
 
 from gpuchaos_agent import clock
@@ -93,21 +94,9 @@ def strategy(state: Path, **fields: object) -> ServiceLatency:
 def planned(of: ServiceLatency, state: Path, params: dict[str, Scalar], *, lease_s: float = 60.0) -> JournalEntry:
     assert of.check(TARGET, params) is None
     fault_id = f"f-{os.urandom(4).hex()}"
-    now = clock.now()
-    entry = JournalEntry(
-        fault_id=fault_id,
-        experiment_id="e1",
-        command_id="c1",
-        fault=of.name,
-        entity=TARGET,
-        params=params,
-        payload=of.plan(TARGET, params, fault_id),
-        boot_id=clock.boot_id(),
-        order=0,
-        created=now.wall,
-        lease_s=lease_s,
-        lease_expires=now.wall + lease_s,
-        lease_deadline=now.boot + lease_s,
+    payload = of.plan(TARGET, params, fault_id)
+    entry = journalled(
+        of.name, TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id, lease_s=lease_s, now=clock.now()
     )
     Journal(state / "journal").write(entry)
     return entry
