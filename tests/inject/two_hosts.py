@@ -20,6 +20,8 @@ from pathlib import Path
 import pytest
 
 CLONE_NEWNET = 0x40000000
+#: A port that nobody listens at (discard).
+UNUSED = 9
 DEADLINE_S = 10.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -130,6 +132,9 @@ def cable(one: Host, other: Host, number: int) -> None:
         at.run("ip", "addr", "add", f"10.77.{number}.{last}/24", "dev", end)
         at.run("ip", "addr", "add", f"fd77:{number}::{last}/64", "dev", end, "nodad")
         at.run("ip", "link", "set", end, "up")
+    # An end knows its neighbour only a while after it is up, longest with IPv6: what comes before that is lost.
+    for address in (f"10.77.{number}.2", f"fd77:{number}::2"):
+        until(lambda address=address: one.tcp(address, UNUSED) != "silence")
 
 
 @contextlib.contextmanager
