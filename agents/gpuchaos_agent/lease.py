@@ -34,7 +34,3 @@ class Leases:
     def expired(self, boot: float) -> list[str]:
         """Fault ids whose lease has run out, the longest overdue first."""
         return sorted((f for f, deadline in self._deadline.items() if boot >= deadline), key=self._deadline.__getitem__)
-
-    def next_deadline(self) -> float | None:
-        """The earliest deadline, None where no lease runs."""
-        return min(self._deadline.values(), default=None)

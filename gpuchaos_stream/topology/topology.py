@@ -189,10 +189,6 @@ class Topology:
             return frozenset({own.job}) if own is not None and own.job else frozenset()
         return _jobs(info)
 
-    def nodes_of_job(self, job: str) -> frozenset[str]:
-        """Nodes that run a job now."""
-        return frozenset(self._members.get(f"job/{job}", ()))
-
     def nodes_of(self, entity: str) -> frozenset[str]:
         """Nodes that an entity touches: the one that holds it, or the members of what spans nodes."""
         node = entity_node(entity)

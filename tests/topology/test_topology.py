@@ -85,7 +85,7 @@ def test_lookups(topology: Topology) -> None:
     assert topology.jobs("gpu/a/0") == topology.jobs("process/a/5") == topology.jobs("node/a") == {"one"}
     assert topology.jobs("job/one") == {"one"}
     assert topology.jobs("cell/c0") == {"one", "two", "three"}
-    assert topology.nodes_of_job("one") == {"a", "c"}
+    assert topology.nodes_of("job/one") == {"a", "c"}
     assert topology.nodes_of("rack/r0") == {"a", "b", "e"}
     assert topology.nodes_of("rail/c0-rail1") == {"a", "b", "c", "d"}
     assert topology.nodes_of("gpu/a/0") == {"a"}
@@ -107,8 +107,8 @@ def test_only_a_change_is_a_change(topology: Topology) -> None:
     assert topology.version == version
     assert topology.apply(info("a", "c0", "two", time=61.0))
     assert topology.version > version
-    assert topology.nodes_of_job("one") == {"c"}
-    assert topology.nodes_of_job("two") == {"a", "b"}
+    assert topology.nodes_of("job/one") == {"c"}
+    assert topology.nodes_of("job/two") == {"a", "b"}
     assert topology.gpu_count == 12
 
 
