@@ -50,14 +50,22 @@ def worker(broker: RunningBroker, app_id: str, folder: Path, name: str = "worker
 class Check:
     """What the worker left behind: halts on one topic, state on its changelog, commits of its group."""
 
-    def __init__(self, halts: Subscription, changelog: Subscription, group: Any) -> None:
+    def __init__(self, sources: Subscription, halts: Subscription, changelog: Subscription, group: Any) -> None:
+        self._sources = sources
         self._halts = halts
         self._changelog = changelog
         self._group = group
+        # What the log holds is the truth: a producer that never heard the answer of a paused broker sends twice.
+        self.sent: Counter[str] = Counter()
+        self.numbers: set[int] = set()
         self.halts: Counter[str] = Counter()
         self.state: dict[str, list[int]] = {}
 
     async def look(self) -> None:
+        for record in await self._sources.batch(0.05):
+            body = json.loads(record.value)
+            self.sent[body["key"]] += 1
+            self.numbers.add(body["n"])
         for record in await self._halts.batch(0.2):
             self.halts[json.loads(record.value)[0]] += 1
         for record in await self._changelog.batch(0.05):
@@ -72,20 +80,19 @@ class Check:
 
     async def until_complete(self, events: int, within_s: float) -> None:
         """Returns when every event is counted, every halt is out and every offset is committed; else it fails."""
-        expected = {key_of(number): 0 for number in range(events)}
-        for number in range(events):
-            expected[key_of(number)] += 1
+        numbers = set(range(events))
         halts = {stable_id(key_of(number), number) for number in range(0, events, 10)}
         deadline = time.monotonic() + within_s
         while True:
             await self.look()
             counts = {key: value[0] for key, value in self.state.items()}
             lag = await self.lag()
-            if counts == expected and set(self.halts) == halts and not any(lag.values()):
+            if self.numbers == numbers and counts == self.sent and set(self.halts) == halts and not any(lag.values()):
                 return
             if time.monotonic() > deadline:
-                missing = {key: expected[key] - counts.get(key, 0) for key in expected}
-                pytest.fail(f"state off by {missing}, {len(halts - set(self.halts))} halts lost, lag {lag}")
+                missing = {key: self.sent[key] - counts.get(key, 0) for key in self.sent}
+                lost = f"{len(numbers - self.numbers)} events and {len(halts - set(self.halts))} halts lost"
+                pytest.fail(f"state off by {missing}, {lost}, lag {lag}")
 
 
 def key_of(number: int) -> str:
@@ -99,10 +106,11 @@ async def checking(broker: RunningBroker, bus: Bus, app_id: str) -> AsyncIterato
     await group.start()
     try:
         async with (
+            await bus.subscribe([topics.FAULTS.name], "earliest") as sources,
             await bus.subscribe([topics.COMMANDS.name], "earliest") as halts,
             await bus.subscribe([changelog_name(app_id, "state")], "earliest") as changelog,
         ):
-            yield Check(halts, changelog, group)
+            yield Check(sources, halts, changelog, group)
     finally:
         await group.stop()
 
