@@ -11,9 +11,11 @@ import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from lab.missing import MissingError
 
 from gpuchaos_stream.stream.brokers import Kind, RunningBroker, start_broker
 from gpuchaos_stream.stream.embedded import embedded_available
@@ -50,6 +52,26 @@ def pytest_report_header() -> str:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     used = ", ".join(sorted(config.stash[_used])) or "none was needed"
     terminalreporter.write_line(f"broker used: {used}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Any:
+    with _skipping_what_is_missing():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Any:
+    with _skipping_what_is_missing():
+        return (yield)
+
+
+@contextmanager
+def _skipping_what_is_missing() -> Iterator[None]:
+    try:
+        yield
+    except MissingError as error:
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import pytest
 from guest_facts import Facts
-from guest_kernel import GuestMissingError
-from guest_kit import MODULES, Guest
+from lab.guest import MODULES, Guest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Files whose tests take minutes under emulation: run by `make soak`.
@@ -41,16 +40,9 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """The session's guest: two NUMA nodes, the modules loaded with which hardware's words can be made."""
     names = ("rdma", "mce", "aer", "nfs", "hwpoison")
     modules = tuple(module for name in names for module in MODULES[name])
-    try:
-        started = Guest(
-            memory_mb=1024, cpus=2, numa_nodes=2, modules=modules, folder=tmp_path_factory.mktemp("guest")
-        ).__enter__()
-    except GuestMissingError as error:
-        pytest.skip(f"no guest: {error}")
-    try:
+    folder = tmp_path_factory.mktemp("guest")
+    with Guest(memory_mb=1024, cpus=2, numa_nodes=2, modules=modules, folder=folder) as started:
         yield started
-    finally:
-        started.kill()
 
 
 @pytest.fixture(scope="session")

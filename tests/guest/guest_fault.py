@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from guest_kit import Guest, Result
+from lab.guest import Guest, Result
 
 AGENT: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / ".venv/bin/gpuchaos-agent"))
 PYTHON: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / ".venv/bin/python"))

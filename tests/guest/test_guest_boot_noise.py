@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest_kit import Guest
+from lab.guest import Guest
 
 from gpuchaos_agent.read import command
 

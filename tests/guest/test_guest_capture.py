@@ -6,7 +6,7 @@ import io
 import json
 from pathlib import Path
 
-from guest_kit import Guest
+from lab.guest import Guest
 
 from gpuchaos_agent.read import command
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 from guest_fault import PYTHON, inject, refused, undo, undo_what_stands, until
-from guest_kit import Guest
+from lab.guest import Guest
 
 #: The agent starts a few times in each test, on emulated processors.
 pytestmark = pytest.mark.timeout(600)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 from guest_facts import Facts
-from guest_kit import Guest, Result
+from lab.guest import Guest, Result
 
 FAULT: Final = "memory-corruption node/n1 --node n1 --state-dir /run/mce-state --param plane=machine-check"
 

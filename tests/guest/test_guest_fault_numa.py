@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from guest_kit import Guest, Result
+from lab.guest import Guest, Result
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PYTHON: Final = shlex.quote(str(ROOT / ".venv/bin/python"))

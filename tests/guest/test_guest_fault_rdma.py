@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from guest_kit import MODULES, Guest, Result
+from lab.guest import MODULES, Guest, Result
 
 AGENT: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / ".venv/bin/gpuchaos-agent"))
 STATE: Final = "/run/rdma-state"

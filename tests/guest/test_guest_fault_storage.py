@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 from guest_fault import inject, refused, undo, undo_what_stands, until
-from guest_kit import MODULES, Guest
+from lab.guest import MODULES, Guest
 from test_guest_real_facts import nfs_server
 
 #: The agent starts a few times in each test, on emulated processors.

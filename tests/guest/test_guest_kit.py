@@ -6,12 +6,11 @@ import os
 import stat
 from pathlib import Path
 
-import guest_initrd
-import guest_kernel
 import pytest
-from guest_kit import MODULES, Guest, GuestDiedError
 from hypothesis import given
 from hypothesis import strategies as st
+from lab import guest_initrd, guest_kernel
+from lab.guest import MODULES, Guest, GuestDiedError
 
 
 @given(
@@ -47,9 +46,9 @@ def test_guest_has_two_numa_nodes_and_the_hosts_files_that_it_cannot_write(guest
     assert guest.check("cat /sys/devices/system/node/online").strip() == "0-1"
     mine = Path(__file__)
     assert guest.check(f"cat {mine}") == mine.read_text()
-    guest.check(f"echo changed > {mine}; rm -f {mine.with_name('guest_kit.py')}")
+    guest.check(f"echo changed > {mine}; rm -f {mine.with_name('test_guest_kit.py')}")
     assert mine.read_text() != "changed\n"
-    assert mine.with_name("guest_kit.py").exists()
+    assert mine.with_name("test_guest_kit.py").exists()
     guest.check("echo from inside > /out/note")
     assert (guest.folder / "note").read_text() == "from inside\n"
 

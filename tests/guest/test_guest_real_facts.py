@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 from guest_facts import SOON_S, Facts, Told
-from guest_kit import Guest
+from lab.guest import Guest
 
 PYTHON: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / ".venv/bin/python"))
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from databases import Database, postgres, redis
 from journal_entries import journalled
+from lab.databases import Database, postgres, redis
+from lab.hosts import Host, cable, host, needs
+from lab.waiting import until
 from pydantic import ValidationError
-from two_hosts import Host, cable, host, needs, serving, until
+from two_hosts import serving
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import database_outage, nft
@@ -229,7 +231,7 @@ def test_an_agent_killed_right_after_the_effect_is_undone_by_the_next_one_from_t
     code = f"""
         import os, signal, sys
         from pathlib import Path
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = {sys.path!r}
         from test_inject_database_outage import *
         outage = make(Path({str(tmp_path)!r}))
         params = {{"engine": "redis", "address": "{AWAY}:6379", "mode": {mode!r}}}

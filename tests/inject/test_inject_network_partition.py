@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from journal_entries import journalled
+from lab.hosts import Host, cable, echo, host, needs
 from pydantic import ValidationError
-from two_hosts import Host, cable, echo, host, needs, serving
+from two_hosts import serving
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import nft
@@ -329,7 +330,7 @@ def test_an_agent_killed_right_after_the_cut_is_undone_by_the_next_one_from_the_
     code = f"""
         import os, signal, sys
         from pathlib import Path
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = {sys.path!r}
         from test_inject_network_partition import *
         partition = make(Path({str(empty_procfs)!r}))
         entry = entry_of("f-1", partition.plan(TARGET, {{"peers": PEER}}, "f-1"), {{"peers": PEER}})

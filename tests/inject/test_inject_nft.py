@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from two_hosts import Host, host, needs
+from lab.hosts import Host, host, needs
 
 from gpuchaos_agent.inject import endpoints, nft
 from gpuchaos_agent.inject.base import InjectError

@@ -10,23 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bmc_kit import (
-    DRIVER,
-    NODE,
-    PASSWORD,
-    TARGET,
-    USER,
-    IpmiNode,
-    Unruly,
-    access,
-    entry,
-    fault,
-    free_port,
-    ipmi,
-    sushy,
-    unruly,
-    until,
-)
+from bmc_kit import DRIVER, TARGET, Unruly, access, entry, fault, unruly
+from lab.bmc import NODE, PASSWORD, USER, IpmiNode, free_port, ipmi, sushy
+from lab.waiting import until
 from pydantic import ValidationError
 
 from gpuchaos_agent import clock, config, trial

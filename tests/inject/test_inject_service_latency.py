@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 from journal_entries import journalled
-from two_hosts import Host, cable, host, needs, serving, until
+from lab.hosts import Host, cable, host, needs
+from lab.waiting import until
+from two_hosts import serving
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import hold, nft
@@ -285,7 +287,7 @@ def test_an_agent_killed_while_it_injects_leaves_what_the_journal_takes_back(
 ) -> None:
     program = f"""
 import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from gpuchaos_agent.inject import hold
 from test_inject_service_latency import ECHO, planned, strategy

@@ -102,7 +102,7 @@ def test_another_process_thaws_from_the_journal_alone_and_ends_the_guard(volume:
 def test_the_guard_thaws_at_the_end_of_the_lease_when_everybody_else_is_dead(volume: Path, state: Path) -> None:
     program = f"""
 import os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {sys.path!r}
 from pathlib import Path
 from storage_kit import planned, strategy
 fault = strategy(Path({str(state)!r}))

@@ -17,8 +17,6 @@ from gpuchaos_agent.logs.record import LogRecord, Writer
 from gpuchaos_agent.words import registry
 
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
-if str(EXAMPLES) not in sys.path:
-    sys.path.insert(0, str(EXAMPLES))
 PACE: Final = ("--pause", "0.02", "--checkpoint-every", "10", "--relink-every", "15", "--watchdog", "3")
 #: Longest that anything here may take, seconds.
 PATIENCE: Final = 60.0

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab.missing import MissingError
+
 #: Packages whose files the guest sees over the host's, which may have them as well: an NFS server and client with
 #: their libraries, and the program that makes failing disks. RDMA links are made with the host's iproute2.
 PROGRAMS: Final = (
@@ -34,10 +36,6 @@ TOOLS: Final = {
     "ip": "iproute2",
 }
 FETCH_TIMEOUT_S: Final = 240.0
-
-
-class GuestMissingError(Exception):
-    """Something that the guest needs is not here, in words for the reason of a skipped test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,13 @@ def prepare() -> GuestKernel:
     """The kernel, fetched if it has not been.
 
     Raises:
-        GuestMissingError: the host lacks a program, or the packages cannot be fetched.
+        MissingError: the host lacks a program, or the packages cannot be fetched.
     """
     missing = missing_tools()
     if missing:
-        raise GuestMissingError(f"no {', '.join(missing)}: run `make tools`")
+        raise MissingError(f"no {', '.join(missing)}: run `make tools`")
     if not is_static(Path(_which("busybox") or "").read_bytes()):
-        raise GuestMissingError("busybox is linked to libraries that the guest's first files lack: use busybox-static")
+        raise MissingError("busybox is linked to libraries that the guest's first files lack: use busybox-static")
     return cached() or _fetch()
 
 
@@ -94,11 +92,11 @@ def cache_folder() -> Path:
 
 def _fetch() -> GuestKernel:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise GuestMissingError("the guest's kernel is one of Debian's packages, and there is no apt-get here")
+        raise MissingError("the guest's kernel is one of Debian's packages, and there is no apt-get here")
     shown = _run("apt-cache", "depends", KERNEL)
     image = re.search(r"Depends: (linux-image-[0-9]\S*)", shown)
     if image is None:
-        raise GuestMissingError(f"apt knows no {KERNEL}: run `apt-get update` as root")
+        raise MissingError(f"apt knows no {KERNEL}: run `apt-get update` as root")
     wanted = (image[1], *PROGRAMS)
     name = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:16]
     target = cache_folder() / name
@@ -120,7 +118,7 @@ def _fetch() -> GuestKernel:
             pass
     kernel = _open(target)
     if kernel is None:
-        raise GuestMissingError(f"{image[1]} holds no kernel that could be read in {target}")
+        raise MissingError(f"{image[1]} holds no kernel that could be read in {target}")
     return kernel
 
 
@@ -154,14 +152,14 @@ def _run(*command: str, cwd: Path | None = None) -> str:
             [program, *command[1:]], cwd=cwd, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise GuestMissingError(f"{command[0]} did not finish in {FETCH_TIMEOUT_S:.0f} s") from error
+        raise MissingError(f"{command[0]} did not finish in {FETCH_TIMEOUT_S:.0f} s") from error
     if done.returncode:
-        raise GuestMissingError(f"{' '.join(command[:2])} failed: {done.stderr.strip()[-300:]}")
+        raise MissingError(f"{' '.join(command[:2])} failed: {done.stderr.strip()[-300:]}")
     return done.stdout
 
 
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{prepare().image}\n")
-    except GuestMissingError as error:
+    except MissingError as error:
         sys.exit(str(error))

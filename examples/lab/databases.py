@@ -1,4 +1,4 @@
-"""A real PostgreSQL and a real Redis on a host of the tests, each with few connections to give."""
+"""A real PostgreSQL and a real Redis on a host of the laboratory, each with few connections to give."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-from two_hosts import DEADLINE_S, Host, until
+from lab.hosts import Host
+from lab.missing import MissingError
+from lab.waiting import DEADLINE_S, until
 
 PASSWORD = "open-sesame"  # noqa: S105  (of a server that lives for one test)
 _DEBIAN = "/usr/lib/postgresql"
@@ -58,7 +59,7 @@ def postgres(at: Host, port: int, *, limit: int = 10, turn_everybody_away: bool 
     """A cluster in a folder of its own, on all addresses of the host, with a password."""
     initdb, server = _server("initdb"), _server("postgres")
     if initdb is None or server is None or shutil.which("psql") is None:
-        pytest.skip("PostgreSQL is not here: run `make tools`")
+        raise MissingError("PostgreSQL is not here: run `make tools`")
     with _folder("postgres") as folder:
         (folder / "password").write_text(PASSWORD)
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
@@ -92,7 +93,7 @@ def postgres(at: Host, port: int, *, limit: int = 10, turn_everybody_away: bool 
 def redis(at: Host, port: int, *, limit: int = 40) -> Iterator[Database]:
     """A server without a password and without a disk."""
     if shutil.which("redis-server") is None or shutil.which("redis-cli") is None:
-        pytest.skip("Redis is not here: run `make tools`")
+        raise MissingError("Redis is not here: run `make tools`")
     with _folder("redis") as folder:
         argv = ["redis-server", "--port", str(port), "--bind", "* -::*", "--save", "", "--maxclients", str(limit)]
         argv += ["--protected-mode", "no", "--dir", str(folder)]

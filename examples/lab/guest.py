@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import guest_initrd
-from guest_kernel import GuestKernel, prepare
+from lab import guest_initrd
+from lab.guest_kernel import GuestKernel, prepare
 
 #: How long the kernel may take to answer the first command, seconds; 5 here, with both processors free.
 BOOT_TIMEOUT_S: Final = 60.0
@@ -153,8 +153,7 @@ class Guest:
 
     def _start(self, kernel: GuestKernel) -> None:
         began = time.monotonic()
-        busybox = shutil.which("busybox")
-        assert busybox is not None  # `prepare` has looked
+        busybox = shutil.which("busybox") or "busybox"  # `prepare` has looked
         initrd = self.folder / "initrd"
         initrd.write_bytes(guest_initrd.build(kernel.modules, busybox=Path(busybox), first_program=_INIT.read_text()))
         # A socket's path has at most 107 bytes, which a test's folder may exceed.
@@ -173,6 +172,8 @@ class Guest:
     def _command(self, kernel: GuestKernel, initrd: Path, commands: str) -> list[str]:
         append = f"console=ttyS0 panic=-1 mitigations=off aer_inject.aer_mask_override=1 {self._kernel_args}"
         return [
+            # Killed with whoever started it, however that ends.
+            *("setpriv", "--pdeathsig", "KILL"),
             "qemu-system-x86_64",
             *("-machine", "q35", "-accel", ACCELERATOR, "-cpu", "max"),
             *("-m", str(self._memory), "-smp", str(self._cpus)),
@@ -236,7 +237,8 @@ class Guest:
                 return Result(int(rc), base64.b64decode(out[0] if out else "").decode("utf-8", "replace"))
 
     def _more(self, name: str, until: float) -> None:
-        assert self._socket is not None
+        if self._socket is None:
+            raise GuestDiedError("the guest is not running")
         ready, _, _ = select.select([self._socket], [], [], max(0.0, until - time.monotonic()))
         try:
             data = self._socket.recv(1 << 16) if ready else b""
