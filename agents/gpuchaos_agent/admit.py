@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gpuchaos_agent.inject.base import FaultStrategy
+from gpuchaos_agent.inject.base import FaultStrategy, Payload
 from gpuchaos_agent.journal import FAULT_ID, EntryState, JournalEntry
 from gpuchaos_agent.lease import LONGEST_S
 from gpuchaos_agent.nonces import Seen
@@ -42,7 +42,35 @@ class Situation:
 
 def why_not(command: Command, at: Situation) -> str | None:
     """The first reason against carrying out an inject, or None. Changes nothing."""
-    for check in _CHECKS:
+    return unfit(command, at) or unreachable(command, at)
+
+
+def unfit(command: Command, at: Situation) -> str | None:
+    """The first reason that the command itself and what is known here give. Asks nothing of the node."""
+    return _first(_OF_THE_COMMAND, command, at)
+
+
+def unreachable(command: Command, at: Situation) -> str | None:
+    """The first reason that the node gives, of a command that is fit. May take its time, or hang."""
+    return _first(_OF_THE_NODE, command, at)
+
+
+def prepare(command: Command, at: Situation) -> tuple[str | None, Payload]:
+    """`unreachable`, and of a command that can be carried out what its undo will need. Never raises."""
+    try:
+        reason = unreachable(command, at)
+        if reason is not None:
+            return reason, {}
+        plan = at.strategies[str(command.fault)].plan
+        return None, plan(str(command.entity), command.params, str(command.fault_id))
+    except Exception as error:  # noqa: BLE001  (nothing was done yet, so whatever it is, it is a refusal)
+        return f"{type(error).__name__}: {error}", {}
+
+
+def _first(
+    checks: tuple[Callable[[Command, Situation], str | None], ...], command: Command, at: Situation
+) -> str | None:
+    for check in checks:
         reason = check(command, at)
         if reason is not None:
             return reason
@@ -121,7 +149,7 @@ def _reachable(command: Command, at: Situation) -> str | None:
         return f"check failed: {type(error).__name__}: {error}"
 
 
-_CHECKS: Final[tuple[Callable[[Command, Situation], str | None], ...]] = (
+_OF_THE_COMMAND: Final = (
     _complete,
     _not_ended,
     _new,
@@ -130,6 +158,5 @@ _CHECKS: Final[tuple[Callable[[Command, Situation], str | None], ...]] = (
     _short_lease,
     _room,
     _parameters,
-    _free,
-    _reachable,
 )
+_OF_THE_NODE: Final = (_free, _reachable)

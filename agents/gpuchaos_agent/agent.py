@@ -26,6 +26,9 @@ from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.codec import pack, unpack_full
 from gpuchaos_stream.observe import logs, tracing
 
+#: So long a start waits for what an earlier run left behind, seconds; what hangs must not keep a node unseen.
+_TAKE_BACK_S: Final = 5.0
+
 _EPILOG: Final = """
 commands:
   run          (default) send telemetry and facts, obey signed commands
@@ -81,7 +84,9 @@ def _take_back(settings: config.AgentSettings) -> None:
     if settings.journal_dir.is_dir():
         lock = take(settings.state_dir)
         try:
-            offline.undo(Journal(settings.journal_dir), _strategies(settings), clock.now(), "agent restarted")
+            journal = Journal(settings.journal_dir)
+            # What takes longer goes on beside the start, and the agent that starts sees to it.
+            offline.undo(journal, _strategies(settings), clock.now(), "agent restarted", within_s=_TAKE_BACK_S)
         finally:
             lock.close()
 

@@ -18,10 +18,10 @@ from typing import Final
 
 import structlog
 
-from gpuchaos_agent import clock, environment, offline
+from gpuchaos_agent import clock, environment, offline, stack
 from gpuchaos_agent.inject import registry
 from gpuchaos_agent.inject.base import Env, FaultStrategy
-from gpuchaos_agent.journal import Journal, JournalEntry
+from gpuchaos_agent.journal import EntryState, Journal, JournalEntry
 from gpuchaos_agent.notice import Notice
 from gpuchaos_stream.observe import logs
 
@@ -29,6 +29,8 @@ _log = structlog.get_logger(__name__)
 
 #: Of a check interval: how long after the end of its lease a fault is left to the agent, and between two looks.
 _HALF: Final = 0.5
+#: A fault whose injection is under way in an agent that lives is undone again after this, seconds, as long as it is.
+AGAIN_S: Final = 5.0
 #: While nothing stands and the kernel tells of each change of the journal, it is looked at this often, seconds.
 IDLE_S: Final = 5.0
 
@@ -66,38 +68,61 @@ def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
     """Waits for the end of `pipe`, then undoes everything. See the module."""
     strategies = registry.build(env)
     notice = Notice(journal.folder)
+    substitute = _Substitute(journal, strategies, env, _HALF * interval_s)
     stands = True
     while not _has_ended(pipe, notice, _HALF * interval_s if stands or notice.fileno() is None else IDLE_S):
         notice.take()  # before the look: what is written after it wakes us again
-        stands = _look(journal, strategies, env, _HALF * interval_s)
+        stands = substitute.look()
     notice.close()
+    undoer = offline.Undoer(journal, strategies)
     while True:  # until nothing is left, or the next agent has taken it back
+        began = time.monotonic()
         try:
-            done, _ = offline.undo(journal, strategies, clock.now(), "agent ended")
+            left, _ = undoer.begin(clock.now(), "agent ended", patience_s=stack.PATIENCE_S)
         except OSError as error:
             _log.error("the journal cannot be read", error=str(error))
             return
+        undoer.wait(max(interval_s, 1.0))
+        done = undoer.take()
         for item in done:
             _log.warning("undone after the agent's end", fault_id=item.entry.fault_id, problem=item.problem)
-        if all(item.problem is None for item in done):
+        if {entry.fault_id for entry in left} <= {item.entry.fault_id for item in done if item.problem is None}:
             return
-        time.sleep(max(interval_s, 1.0))
+        time.sleep(max(0.0, began + max(interval_s, 1.0) - time.monotonic()))
 
 
-def _look(journal: Journal, strategies: Mapping[str, FaultStrategy], env: Env, grace_s: float) -> bool:
-    """Takes back what is overdue by more than `grace_s`; whether anything stands that has to be looked at again."""
-    at = clock.now()
-    standing: list[JournalEntry] = []
+class _Substitute:
+    """Takes back what is overdue by more than `grace_s` seconds while the agent lives, and lets nothing hold it up."""
 
-    def overdue(entry: JournalEntry) -> bool:
-        standing.append(entry)
-        return entry.boot_id != env.boot_id or entry.lease_deadline < at.boot - grace_s
+    def __init__(self, journal: Journal, strategies: Mapping[str, FaultStrategy], env: Env, grace_s: float) -> None:
+        self._undoer = offline.Undoer(journal, strategies)
+        self._env = env
+        self._grace_s = grace_s
+        self._again_at: dict[str, float] = {}
 
-    reason = "lease expired; undone in the agent's place"
-    done, damaged = offline.undo(journal, strategies, at, reason, only=overdue)
-    for item in done:
-        _log.warning("undone in the agent's place", fault_id=item.entry.fault_id, problem=item.problem)
-    return bool(standing or damaged)
+    def look(self) -> bool:
+        """One look; whether anything stands that has to be looked at again."""
+        at = clock.now()
+        standing: list[JournalEntry] = []
+
+        def overdue(entry: JournalEntry) -> bool:
+            standing.append(entry)
+            elapsed = entry.boot_id != self._env.boot_id or entry.lease_deadline < at.boot - self._grace_s
+            if not elapsed or at.boot < self._again_at.get(entry.fault_id, 0.0):
+                return False
+            if not _is_over(entry):
+                self._again_at[entry.fault_id] = at.boot + AGAIN_S
+            return True
+
+        _, damaged = self._undoer.begin(at, "lease expired; undone in the agent's place", only=overdue, mark=_is_over)
+        for item in self._undoer.take():
+            _log.warning("undone in the agent's place", fault_id=item.entry.fault_id, problem=item.problem)
+        return bool(standing or damaged)
+
+
+def _is_over(entry: JournalEntry) -> bool:
+    """Whether an undo ends the fault. One that is only planned the agent may be bringing about this moment."""
+    return entry.state is EntryState.INJECTED
 
 
 def _has_ended(pipe: int, notice: Notice, timeout_s: float) -> bool:

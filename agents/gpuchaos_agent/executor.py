@@ -1,7 +1,7 @@
 """Commands in, effects and fault events out; and every effect taken back at the end of its lease.
 
-What is believed is decided in `believe.py`, what may be done in `admit.py`, how it is done by a strategy, what is
-said in `teller.py`. This file is the order of those steps, and that order is the safety: remember the command,
+What is believed is decided in `believe.py`, what may be done in `admit.py`, how far each fault is in `standing.py`, how
+it is done by a strategy, what is said in `teller.py`. The order of those steps is the safety: remember the command,
 journal the fault, then touch the node; touch the node, mark the journal, then tell.
 """
 
@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from gpuchaos_agent.admit import Limits, Situation, why_not
+from gpuchaos_agent import steps
+from gpuchaos_agent.admit import Limits, Situation, prepare, unfit
 from gpuchaos_agent.believe import Believer, Refused, addressed_to
 from gpuchaos_agent.clock import Now
-from gpuchaos_agent.inject.base import Evidence, FaultStrategy
+from gpuchaos_agent.inject.base import FaultStrategy, Payload
 from gpuchaos_agent.journal import EntryState, Journal, JournalEntry, Scalar
-from gpuchaos_agent.lease import Leases
 from gpuchaos_agent.nonces import Seen
+from gpuchaos_agent.standing import FORGOTTEN_S, Standing
+from gpuchaos_agent.steps import HANGS_S, Step
 from gpuchaos_agent.teller import Emit, Teller
 from gpuchaos_stream.events.command import Command, CommandKind
 from gpuchaos_stream.events.fault import FaultPhase
@@ -25,9 +29,20 @@ from gpuchaos_stream.events.signing import Refusal
 
 #: A command is remembered longer than it is believed, by more than clocks may differ, seconds.
 _REMEMBERED_S: Final = 3600.0
-#: How long what is over is remembered, seconds: so long that no command of its time is believed any more.
-_FORGOTTEN_S: Final = 24 * 3600.0
 _LIMITS: Final = Limits()
+_TOO_LATE: Final = "its lease ran out before it could begin"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """An inject whose target is looked at, since `since`; nothing is on the node yet. `over`: refused meanwhile."""
+
+    command: Command
+    entry: JournalEntry
+    traceparent: str | None
+    since: float
+    over: bool = False
+    hung: bool = False
 
 
 class Executor:
@@ -35,7 +50,8 @@ class Executor:
 
     Time is passed in. `clock` is asked once more after an effect, where it stands or has gone, so that events bear
     that instant; without it they bear the time passed in. `offset` is what to add to the wall clock to get the
-    broker's, None while unknown.
+    broker's, None while unknown. Whatever may take its time is a step, and waited for, unless `run_aside` says how to
+    run steps beside this.
     """
 
     def __init__(
@@ -54,18 +70,15 @@ class Executor:
         limits: Limits = _LIMITS,
     ) -> None:
         self._boot_id = boot_id
-        self._strategies = strategies
         self._journal = journal
         self._seen = seen
         self._believer = believer
         self._offset = offset
-        self._clock = clock
         self._tell = Teller(cluster=cluster, node=node, emit=emit, offset=offset)
-        self._leases = Leases()
-        self._known: dict[str, JournalEntry] = {}
-        self._failing: dict[str, str] = {}
+        self._standing = Standing(strategies=strategies, journal=journal, tell=self._tell, clock=clock)
+        self._asked: dict[str, _Asked] = {}
         self._order = 0
-        self._situation = Situation(node, limits, strategies, self._known, seen)
+        self._situation = Situation(node, limits, strategies, self._standing.known, seen)
         self._do: Final = {
             CommandKind.INJECT: self._inject,
             CommandKind.RENEW: self._renew,
@@ -73,34 +86,51 @@ class Executor:
             CommandKind.HALT: self._end,
         }
 
+    def run_aside(self, runner: steps.Runner) -> None:
+        """Has every step run by `runner`, which gives the results back on this executor's own thread."""
+        self._standing.run = runner
+
     @property
     def active(self) -> tuple[JournalEntry, ...]:
         """Faults whose effect is or may be there, in order of injection."""
-        return self._situation.active
+        return self._standing.active
 
     @property
     def idle(self) -> bool:
         """Whether `tick` has nothing to wait for: nothing stands, nothing is left to tell. From its own thread."""
-        return all(entry.state is EntryState.UNDONE and entry.reported for entry in self._known.values())
+        return not self._asked and self._standing.idle
+
+    @property
+    def settled(self) -> bool:
+        """Whether no step runs that could change the node, and none is due. From its own thread."""
+        return self._standing.settled
 
     @property
     def failing(self) -> Mapping[str, str]:
         """Faults that could not be taken back yet, and why."""
-        return dict(self._failing)
+        return self._standing.failing
+
+    @property
+    def hanging(self) -> Mapping[str, str]:
+        """Faults of which a step has not returned in time, and which step."""
+        checks = {fault_id: steps.hanging(Step.CHECK) for fault_id, a in list(self._asked.items()) if a.hung}
+        return {**checks, **self._standing.hanging}
 
     def start(self, now: Now) -> None:
         """Takes back everything that an earlier run of this agent left behind, last injected first."""
         entries, damaged = self._journal.read()
-        self._known.update((entry.fault_id, entry) for entry in entries)
+        self._standing.restore(entries)
         self._order = max((entry.order for entry in entries), default=-1) + 1
         for item in damaged:
             self._tell.damage(item, now.wall)
-        for entry in reversed(entries):
+        for entry in entries:
             if entry.state is not EntryState.UNDONE:
                 rebooted = entry.boot_id != self._boot_id
-                self._undo(entry, now, "node rebooted" if rebooted else "agent restarted")
+                reason = "node rebooted" if rebooted else "agent restarted"
+                self._standing.end(entry.fault_id, reason, now, patient=True)
             elif not entry.reported:
-                self._report_undone(entry)
+                self._standing.report(entry.fault_id)
+        self._standing.advance(now)
 
     def receive(self, value: bytes | None, now: Now, traceparent: str | None = None) -> None:
         """One record of the commands topic. What is not for this node is passed over; nothing raises."""
@@ -117,26 +147,23 @@ class Executor:
 
     def tick(self, now: Now) -> None:
         """Takes back every fault whose lease has run out, tries again one that failed, forgets what is long over."""
-        for fault_id in self._leases.expired(now.boot):
-            if fault_id not in self._failing:
-                self._undo(self._known[fault_id], now, "lease expired")
-        if self._failing:
-            # One of them, in turn: each may take its time, and must not keep the others' leases waiting.
-            fault_id, problem = next(iter(self._failing.items()))
-            del self._failing[fault_id]
-            self._failing[fault_id] = problem
-            self._undo(self._known[fault_id], now, self._known[fault_id].reason)
-        for entry in [e for e in self._known.values() if e.state is EntryState.UNDONE]:
-            if not entry.reported:
-                self._report_undone(entry)
-            elif now.wall - (entry.undone_at or now.wall) > _FORGOTTEN_S:
-                self._journal.remove(entry.fault_id)
-                del self._known[entry.fault_id]
+        for asked in list(self._asked.values()):
+            asked.hung = now.boot - asked.since >= HANGS_S[Step.CHECK]
+            if now.boot >= asked.entry.lease_deadline:
+                self._call_off(asked, _TOO_LATE, now)
+        self._standing.tick(now)
+
+    def advance(self, now: Now) -> None:
+        """Begins the undos whose turn has come."""
+        self._standing.advance(now)
 
     def undo_all(self, now: Now, reason: str) -> bool:
         """Takes everything back, last injected first; whether all of it is gone."""
-        for entry in reversed(self.active):
-            self._undo(entry, now, reason)
+        for asked in list(self._asked.values()):
+            self._call_off(asked, reason, now)
+        for entry in self.active:
+            self._standing.end(entry.fault_id, reason, now, patient=True)
+        self._standing.advance(now)
         return not self.active
 
     # Injecting
@@ -144,39 +171,40 @@ class Executor:
     def _inject(self, command: Command, now: Now, traceparent: str | None) -> None:
         if self._is_replay(command, now):
             return
-        reason = why_not(command, self._situation)
+        at = replace(self._situation, known=self._with_asked())
+        reason = unfit(command, at)
         try:
             # A refused one as well: sent again a moment later, it must not begin after all.
             self._remember(command, now)
         except OSError as error:
             reason = reason or f"what was carried out cannot be kept on disk: {error}"
+        if reason is None:
+            try:
+                asked = _Asked(command, self._entry(command, now, traceparent), traceparent, now.boot)
+            except ValueError as error:
+                reason = f"{type(error).__name__}: {error}"
         if reason is not None:
-            stands = command.fault_id in self._known
+            stands = command.fault_id in self._standing.known or command.fault_id in self._asked
             self._tell.answer(command, FaultPhase.REFUSED, now.wall, traceparent, reason=reason, for_fault=not stands)
             return
-        strategy = self._strategies[str(command.fault)]
-        try:
-            entry = self._journalled(command, strategy, now, traceparent)
-        except Exception as error:  # noqa: BLE001  (nothing was done yet, so whatever it is, it is a refusal)
-            self._tell.answer(
-                command, FaultPhase.REFUSED, now.wall, traceparent, reason=f"{type(error).__name__}: {error}"
-            )
-            return
-        self._order += 1
-        self._known[entry.fault_id] = entry
-        self._leases.grant(entry.fault_id, boot=now.boot, lease_s=entry.lease_s)
-        self._bring_about(entry, strategy, now)
+        self._asked[asked.entry.fault_id] = asked
+        name = f"{Step.CHECK} {asked.entry.fault_id}"
+        self._standing.run(name, lambda: prepare(command, at), partial(self._prepared, asked), now)
 
-    def _journalled(self, command: Command, strategy: FaultStrategy, now: Now, traceparent: str | None) -> JournalEntry:
-        fault_id, entity, lease_s = str(command.fault_id), str(command.entity), float(command.lease_s or 0.0)
-        entry = JournalEntry(
-            fault_id=fault_id,
+    def _with_asked(self) -> dict[str, JournalEntry]:
+        """As they are now: what is asked for holds its place before it has begun."""
+        return {**self._standing.known, **{fault_id: asked.entry for fault_id, asked in self._asked.items()}}
+
+    def _entry(self, command: Command, now: Now, traceparent: str | None) -> JournalEntry:
+        """Without what only the node knows. Its lease runs from now: it pays for every look at the node."""
+        lease_s = float(command.lease_s or 0.0)
+        return JournalEntry(
+            fault_id=str(command.fault_id),
             experiment_id=str(command.experiment_id),
             command_id=command.id,
-            fault=strategy.name,
-            entity=entity,
+            fault=str(command.fault),
+            entity=str(command.entity),
             params=command.params,
-            payload=strategy.plan(entity, command.params, fault_id),
             boot_id=self._boot_id,
             order=self._order,
             created=now.wall,
@@ -185,49 +213,44 @@ class Executor:
             lease_deadline=now.boot + lease_s,
             traceparent=traceparent,
         )
-        self._journal.write(entry)
-        return entry
 
-    def _bring_about(self, entry: JournalEntry, strategy: FaultStrategy, now: Now) -> None:
-        problem = ""
-        evidence = Evidence(moved=False)
-        at = now.wall
-        try:
-            strategy.inject(entry)
-            at = self._later(now).wall
-            evidence = strategy.evidence(entry)
-            done = entry.model_copy(
-                update={"state": EntryState.INJECTED, "evidence": evidence.detail, "injected_at": at}
-            )
-            if evidence.moved:
-                self._set(done)
-                self._tell.fault(done, FaultPhase.INJECTED, at, command_id=entry.command_id, evidence=evidence.detail)
-                return
-        except Exception as error:  # noqa: BLE001  (half an effect may be there: it is taken back below)
-            problem = f"{type(error).__name__}: {error}"
-        problem = problem or "nothing moved"
-        self._tell.fault(
-            entry,
-            FaultPhase.NOT_EFFECTIVE,
-            at,
-            command_id=entry.command_id,
-            reason=problem,
-            evidence=evidence.detail,
-        )
-        self._undo(entry, now, f"not effective: {problem}")
+    def _prepared(self, asked: _Asked, result: tuple[str | None, Payload], now: Now) -> None:
+        del self._asked[asked.entry.fault_id]
+        if asked.over:
+            return
+        reason, payload = result
+        if now.boot >= asked.entry.lease_deadline:
+            reason = reason or _TOO_LATE
+        entry = asked.entry.model_copy(update={"payload": payload, "order": self._order})
+        if reason is None:
+            try:
+                self._standing.keep(entry)
+            except OSError as error:
+                reason = f"{type(error).__name__}: {error}"
+        if reason is not None:
+            self._tell.answer(asked.command, FaultPhase.REFUSED, now.wall, asked.traceparent, reason=reason)
+            return
+        self._order += 1
+        self._standing.begin(entry, now)
+
+    def _call_off(self, asked: _Asked, reason: str, now: Now) -> None:
+        """It will not begin. Its place stays taken until the look at the node has returned, which may hang."""
+        if not asked.over:
+            asked.over = True
+            self._tell.answer(asked.command, FaultPhase.REFUSED, now.wall, asked.traceparent, reason=reason)
 
     # Renewing
 
     def _renew(self, command: Command, now: Now, traceparent: str | None) -> None:
         if self._is_replay(command, now):
             return
-        entry = self._known.get(command.fault_id or "")
+        entry = self._standing.known.get(command.fault_id or "")
         reason = self._why_no_renewal(command, entry, now)
         if entry is None or reason is not None:
             self._tell.answer(command, FaultPhase.REFUSED, now.wall, traceparent, reason=reason or "", for_fault=False)
             return
         self._tell.fault(
-            self._known[entry.fault_id],
+            self._standing.known[entry.fault_id],
             FaultPhase.RENEWED,
             now.wall,
             command_id=command.id,
@@ -236,28 +259,31 @@ class Executor:
 
     def _why_no_renewal(self, command: Command, entry: JournalEntry | None, now: Now) -> str | None:
         """Renews, or tells why not. What cannot be kept on disk is not renewed: the lease will end."""
-        if entry is None or entry.state is not EntryState.INJECTED or entry.fault_id in self._failing:
+        if entry is None or entry.state is EntryState.UNDONE:
             return f"nothing to renew: the fault is {entry.state if entry is not None else 'not known'}"
+        if self._standing.is_ending(entry.fault_id):
+            return "nothing to renew: the fault is being taken back"
         if command.experiment_id not in (None, entry.experiment_id):
             return "nothing to renew: the fault is another experiment's"
         lease_s = min(command.lease_s or entry.lease_s, self._situation.limits.longest_lease_s)
         try:
             self._remember(command, now)
-            deadline = self._leases.renew(entry.fault_id, boot=now.boot, lease_s=lease_s)
+            deadline = self._standing.leases.renew(entry.fault_id, boot=now.boot, lease_s=lease_s)
             if deadline is None:
                 return "too late: the lease has run out"
             expires = now.wall + deadline - now.boot
-            self._set(entry.model_copy(update={"lease_deadline": deadline, "lease_expires": expires}))
+            self._standing.keep(entry.model_copy(update={"lease_deadline": deadline, "lease_expires": expires}))
         except OSError as error:
             return f"it cannot be kept on disk: {error}"
         return None
 
-    # Undoing: nothing here is refused, delayed, or dependent on a disk
+    # Ending: nothing here is refused, delayed, or dependent on a disk
 
     def _end(self, command: Command, now: Now, traceparent: str | None) -> None:
-        meant = [e for e in self._known.values() if _is_meant(e, command)]
+        meant = [e for e in self._standing.known.values() if _is_meant(e, command)]
         standing = [e for e in meant if e.state is not EntryState.UNDONE]
         why = command.cause or command.reason
+        reason = f"{command.kind}: {why}" if why else str(command.kind)
         self._tell.answer(
             command,
             FaultPhase.ACKNOWLEDGED,
@@ -267,11 +293,14 @@ class Executor:
             reason=why,
             evidence={"faults": len(standing)},
         )
+        for asked in [a for a in self._asked.values() if _is_meant(a.entry, command)]:
+            self._call_off(asked, f"{reason}, before it could begin", now)
         for entry in reversed(meant):
             if entry.state is not EntryState.UNDONE:
-                self._undo(entry, now, f"{command.kind}: {why}" if why else str(command.kind), command=command)
+                self._standing.end(entry.fault_id, reason, now, by=command.id, patient=True)
             else:
-                self._report_undone(entry, to=command)
+                self._standing.report(entry.fault_id, to=command.id)
+        self._standing.advance(now)
         if command.fault_id and not meant:
             self._tell.answer(
                 command,
@@ -289,57 +318,7 @@ class Executor:
         """An inject that arrives after its end (overtaken, or sent again) must not begin."""
         key = f"ended-fault/{command.fault_id}" if command.fault_id else f"ended/{command.experiment_id}"
         if key not in self._seen:
-            self._seen.add(key, until=now.wall + _FORGOTTEN_S, now=now.wall)
-
-    def _undo(self, entry: JournalEntry, now: Now, reason: str, *, command: Command | None = None) -> None:
-        by = command.id if command is not None else entry.undone_by
-        entry = entry.model_copy(update={"reason": reason, "undone_by": by})
-        problem = self._try_undo(entry)
-        if problem is not None:
-            self._known[entry.fault_id] = entry
-            if self._failing.get(entry.fault_id) != problem or command is not None:
-                self._tell.fault(
-                    entry,
-                    FaultPhase.UNDO_FAILED,
-                    self._later(now).wall,
-                    command_id=by,
-                    reason=f"{reason}: {problem}",
-                    repeat=(by, problem),
-                )
-            self._failing[entry.fault_id] = problem
-            return
-        self._failing.pop(entry.fault_id, None)
-        self._leases.end(entry.fault_id)
-        done = entry.model_copy(update={"state": EntryState.UNDONE, "undone_at": self._later(now).wall})
-        self._known[entry.fault_id] = done
-        # Where the disk refuses: it is undone, and the next start will undo it once more, which changes nothing.
-        with contextlib.suppress(OSError):
-            self._journal.write(done)
-        self._report_undone(done)
-
-    def _try_undo(self, entry: JournalEntry) -> str | None:
-        strategy = self._strategies.get(entry.fault)
-        if strategy is None:
-            return f"this agent does not know fault {entry.fault!r}"
-        try:
-            strategy.undo(entry)
-            return None if strategy.verify(entry) else "the effect is still there"
-        except Exception as error:  # noqa: BLE001  (it is tried again at the next tick, whatever it was)
-            return f"{type(error).__name__}: {error}"
-
-    def _report_undone(self, entry: JournalEntry, *, to: Command | None = None) -> None:
-        at = entry.undone_at or entry.created
-        held = {"held_s": round(at - entry.injected_at, 3)} if entry.injected_at is not None else {}
-        by = to.id if to is not None else entry.undone_by
-        again = (by,) if by != entry.undone_by else ()
-        self._tell.fault(
-            entry, FaultPhase.UNDONE, at, command_id=by, reason=entry.reason, evidence={**held}, repeat=again
-        )
-        if not entry.reported:
-            told = entry.model_copy(update={"reported": True})
-            self._known[entry.fault_id] = told
-            with contextlib.suppress(OSError):
-                self._journal.write(told)
+            self._seen.add(key, until=now.wall + FORGOTTEN_S, now=now.wall)
 
     # Refusing and remembering
 
@@ -358,14 +337,13 @@ class Executor:
             return False
         claims: dict[str, Scalar] = {"claimed_kind": command.kind.value, "claimed_command": command.id}
         self._tell.refusal(Refusal.REPLAYED, "it was carried out before", claims, now.wall, digest=command.id)
-        entry = self._known.get(command.fault_id or "")
+        entry = self._standing.known.get(command.fault_id or "")
         if entry is not None and entry.command_id == command.id and entry.state is EntryState.INJECTED:
-            at = entry.injected_at or entry.created
-            self._tell.fault(entry, FaultPhase.INJECTED, at, command_id=command.id, evidence=entry.evidence)
+            self._standing.tell_injected(entry.fault_id)
         return True
 
     def _is_known(self, command: Command) -> bool:
-        known = self._known.get(command.fault_id or "")
+        known = self._standing.known.get(command.fault_id or "")
         if known is not None and known.command_id == command.id:
             return True
         return f"id/{command.id}" in self._seen or f"nonce/{command.nonce}" in self._seen
@@ -373,13 +351,6 @@ class Executor:
     def _remember(self, command: Command, now: Now) -> None:
         until = max(command.expires, now.wall) + _REMEMBERED_S
         self._seen.add(f"id/{command.id}", f"nonce/{command.nonce}", until=until, now=now.wall)
-
-    def _set(self, entry: JournalEntry) -> None:
-        self._journal.write(entry)
-        self._known[entry.fault_id] = entry
-
-    def _later(self, now: Now) -> Now:
-        return now if self._clock is None else self._clock()
 
 
 def _is_meant(entry: JournalEntry, command: Command) -> bool:

@@ -14,10 +14,9 @@ class Leases:
     def __init__(self) -> None:
         self._deadline: dict[str, float] = {}
 
-    def grant(self, fault_id: str, *, boot: float, lease_s: float) -> float:
-        """Starts a lease at `boot`; returns its deadline."""
-        self._deadline[fault_id] = boot + lease_s
-        return self._deadline[fault_id]
+    def grant(self, fault_id: str, *, deadline: float) -> None:
+        """Starts a lease that runs until `deadline`."""
+        self._deadline[fault_id] = deadline
 
     def renew(self, fault_id: str, *, boot: float, lease_s: float) -> float | None:
         """Extends a lease that still runs, never shortens it. None where there is none, or it has run out."""

@@ -15,6 +15,7 @@ DEGRADED: Final = Gauge("gpuchaos_agent_outbox_degraded", "1 while the disk refu
 EVENTS: Final = Counter("gpuchaos_agent_fault_events_total", "Fault events told.", ["phase", "fault"])
 ACTIVE: Final = Gauge("gpuchaos_agent_faults_active", "Injected faults that are on this node now.")
 FAILING: Final = Gauge("gpuchaos_agent_undo_failing", "Faults that could not be taken back yet: a person is needed.")
+HANGING: Final = Gauge("gpuchaos_agent_fault_steps_hanging", "Faults of which a step has not returned in time.")
 COMMANDS: Final = Counter("gpuchaos_agent_commands_total", "Commands for this node that arrived.")
 ERRORS: Final = Counter("gpuchaos_agent_errors_total", "Failures survived.", ["part"])
 COLLECTOR_ERRORS: Final = Gauge("gpuchaos_agent_collector_errors", "Failures of a collector, survived.", ["collector"])

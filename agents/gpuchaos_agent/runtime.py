@@ -1,7 +1,7 @@
 """The agent at work: frames at their beat, facts at once, commands to the hands, and everything said onto the bus.
 
-One event loop for what waits, one thread for what looks (`eyes`), one for what changes the node (`hands`). The
-broker may come and go: only sending waits for it.
+One event loop for what waits, one thread for what looks (`eyes`), one that decides what changes the node (`hands`, with
+a thread for each step of a fault while it lasts). The broker may come and go: only sending waits for it.
 """
 
 from __future__ import annotations
@@ -371,6 +371,7 @@ class Agent:
         metrics.DEGRADED.set_function(lambda: self._spool.degraded)
         metrics.ACTIVE.set_function(lambda: len(self._executor.active))
         metrics.FAILING.set_function(lambda: len(self._executor.failing))
+        metrics.HANGING.set_function(lambda: len(self._executor.hanging))
         metrics.OFFSET.set_function(lambda: math.nan if self._offset.seconds is None else self._offset.seconds)
 
     def _healthy(self) -> str | None:
@@ -381,7 +382,7 @@ class Agent:
         ):
             if at - last > allowed:
                 return f"the last {part} was {at - last:.1f} s ago"
-        return None
+        return next((f"fault {fault_id}: {problem}" for fault_id, problem in self._executor.hanging.items()), None)
 
     def _ready(self) -> str | None:
         if not self._bus.connected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from gpuchaos_agent.believe import Believer
 from gpuchaos_agent.clock import Now
 from gpuchaos_agent.executor import Executor, Limits
-from gpuchaos_agent.inject.base import Evidence, InjectError
+from gpuchaos_agent.inject.base import Evidence, FaultStrategy, InjectError
 from gpuchaos_agent.journal import Journal, JournalEntry, Scalar
 from gpuchaos_agent.nonces import Seen
 from gpuchaos_stream.events.base import Authored, stable_id
@@ -38,11 +39,15 @@ class FakeParams(Authored):
 
 @dataclass
 class FakeNode:
-    """The node itself: what is broken on it survives its agent. `step` may raise to kill or to fail."""
+    """The node itself: what is broken on it survives its agent. `step` may raise to kill or to fail.
+
+    `gate` is passed by each step of each fault; it may wait.
+    """
 
     broken: dict[str, str] = field(default_factory=dict)
     undos: list[str] = field(default_factory=list)
     step: Callable[[str], None] = lambda _name: None
+    gate: Callable[[str, str], None] = lambda _step, _fault_id: None
     inert: bool = False
     refuse: str | None = None
     stuck: bool = False
@@ -71,19 +76,23 @@ class FakeStrategy:
         return ()
 
     def plan(self, target: str, params: Mapping[str, Scalar], fault_id: str) -> dict[str, Scalar]:
+        self.node.gate("check", fault_id)
         return {"target": target}
 
     def inject(self, entry: JournalEntry) -> None:
         self.node.step("before inject")
+        self.node.gate("injection", entry.fault_id)
         if not self.node.inert:
             self.node.broken[entry.fault_id] = entry.entity
         self.node.step("after inject")
 
     def evidence(self, entry: JournalEntry) -> Evidence:
+        self.node.gate("evidence", entry.fault_id)
         return Evidence(entry.fault_id in self.node.broken, {"target": entry.payload["target"]})
 
     def undo(self, entry: JournalEntry) -> None:
         self.node.step("before undo")
+        self.node.gate("undo", entry.fault_id)
         if self.node.stuck:
             raise InjectError("stuck")
         self.node.undos.append(entry.fault_id)
@@ -108,7 +117,7 @@ class Bench:
         self.executor = self.make()
         self.executor.start(self.now)
 
-    def make(self) -> Executor:
+    def make(self, strategies: Mapping[str, FaultStrategy] | None = None) -> Executor:
         def emit(event: FaultEvent, traceparent: str | None) -> None:
             self.events.append(event)
             self.traces.append(traceparent)
@@ -117,7 +126,7 @@ class Bench:
             cluster=CLUSTER,
             node=NODE,
             boot_id=self.boot_id,
-            strategies={"fake": FakeStrategy(self.node)},
+            strategies={"fake": FakeStrategy(self.node)} if strategies is None else strategies,
             journal=Journal(self.folder / "journal"),
             seen=Seen(self.folder / "seen.jsonl", now=self.now.wall),
             believer=Believer(Verifier(RING)),
@@ -148,6 +157,68 @@ class Bench:
 
     def said(self, phase: FaultPhase) -> list[FaultEvent]:
         return [event for event in self.events if event.phase is phase]
+
+
+@dataclass
+class Begun:
+    """A step that was begun: `run` does it, and `give` tells the executor how it went."""
+
+    name: str
+    step: Callable[[], Any]
+    then: Callable[[Any, Now], None]
+    since: float
+    ran: bool = False
+    result: Any = None
+
+    @property
+    def what(self) -> str:
+        return self.name.split()[0]
+
+    @property
+    def fault_id(self) -> str:
+        return self.name.split()[1]
+
+    def run(self) -> None:
+        self.ran, self.result = True, self.step()
+
+
+class Apart:
+    """A runner whose steps begin at once, and end when the test says so, in any order, or never."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.begun: list[Begun] = []
+        bench.executor.run_aside(self)
+
+    def __call__(self, name: str, step: Callable[[], Any], then: Callable[[Any, Now], None], now: Now) -> None:
+        self.begun.append(Begun(name, step, then, now.boot))
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.begun]
+
+    def finish(self, *names: str) -> list[FaultEvent]:
+        """Runs these steps, one after the other; returns what was said because of them."""
+        before = len(self._bench.events)
+        for name in names:
+            found = next(each for each in self.begun if each.name == name)
+            if not found.ran:
+                found.run()
+            self.give(found)
+        return self._bench.events[before:]
+
+    def give(self, found: Begun) -> None:
+        self.begun.remove(found)
+        found.then(found.result, self._bench.now)
+
+
+def wait_until(what: Callable[[], Any], within_s: float = 10.0) -> Any:
+    """What `what` returned once that was true; fails the test where it never is."""
+    deadline = time.monotonic() + within_s
+    while not (found := what()):
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.01)
+    return found
 
 
 def command(kind: CommandKind, wall: float, **fields: Any) -> Command:

@@ -1,4 +1,4 @@
-"""Run as a program: an agent's executor that injects a real fault and kills itself (SIGKILL) at a named step.
+"""Run as a program: an agent's executor with its hands; it injects a real fault and kills itself (SIGKILL) at a step.
 
 Arguments: state folder, pid of the victim, step, 0-based count of that step.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from agent_kit import CLUSTER, CONTROL, NODE, command, inject, signed
 from gpuchaos_agent import clock
 from gpuchaos_agent.believe import Believer
 from gpuchaos_agent.executor import Executor
+from gpuchaos_agent.hands import Hands
 from gpuchaos_agent.inject.base import Env
 from gpuchaos_agent.inject.process_stop import ProcessStop
 from gpuchaos_agent.journal import Journal
 from gpuchaos_agent.nonces import Seen
 from gpuchaos_stream.events.command import CommandKind
+from gpuchaos_stream.events.fault import FaultPhase
 from gpuchaos_stream.events.signing import KeyRing, Verifier
 
+_DEADLINE_S = 20.0
 STEPS = [
     ("before Seen.add", 0),
     ("after Seen.add", 0),
@@ -64,6 +68,7 @@ def main() -> None:
     for kind, name in ((Seen, "add"), (Journal, "write"), *((ProcessStop, n) for n in ("inject", "evidence", "undo"))):
         dying(kind, name)
     at = clock.now()
+    said = {phase: threading.Event() for phase in FaultPhase}
     executor = Executor(
         cluster=CLUSTER,
         node=NODE,
@@ -72,12 +77,15 @@ def main() -> None:
         journal=Journal(folder / "journal"),
         seen=Seen(folder / "seen.jsonl", now=at.wall),
         believer=Believer(Verifier(KeyRing(keys=(CONTROL.trusted(),)))),
-        emit=lambda _event, _trace: None,
+        emit=lambda event, _trace: said[event.phase].set(),
         clock=clock.now,
     )
-    executor.start(at)
-    executor.receive(signed(inject(at.wall, fault="process-stop", entity=f"process/{NODE}/{victim}")), clock.now())
-    executor.receive(signed(command(CommandKind.HALT, at.wall, experiment_id="e1")), clock.now())
+    hands = Hands(executor, cluster=CLUSTER, node=NODE, interval_s=_DEADLINE_S)
+    hands.start()
+    hands.give(signed(inject(at.wall, fault="process-stop", entity=f"process/{NODE}/{victim}")), None)
+    said[FaultPhase.INJECTED].wait(_DEADLINE_S)
+    hands.give(signed(command(CommandKind.HALT, at.wall, experiment_id="e1")), None)
+    said[FaultPhase.UNDONE].wait(_DEADLINE_S)
 
 
 if __name__ == "__main__":

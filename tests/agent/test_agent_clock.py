@@ -56,7 +56,7 @@ def test_the_offset_is_wrong_by_at_most_half_the_longest_round_trip(ahead: float
 
 def test_a_lease_is_never_shortened_by_a_renewal() -> None:
     leases = Leases()
-    leases.grant("f", boot=0, lease_s=100)
+    leases.grant("f", deadline=100)
     assert leases.renew("f", boot=1, lease_s=5) == 100
     assert leases.expired(99.9) == []
     assert leases.expired(100) == ["f"]
@@ -64,7 +64,7 @@ def test_a_lease_is_never_shortened_by_a_renewal() -> None:
 
 def test_an_ended_lease_cannot_be_renewed() -> None:
     leases = Leases()
-    leases.grant("f", boot=0, lease_s=10)
+    leases.grant("f", deadline=10)
     assert leases.renew("f", boot=10, lease_s=10) is None
     leases.end("f")
     assert leases.expired(1e9) == []

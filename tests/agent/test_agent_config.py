@@ -29,12 +29,12 @@ def test_the_command_line_beats_the_environment_which_beats_the_file(
 
 def test_jobs_come_from_the_file_and_a_pidfile_is_read_each_time(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
-    settings = config.load(write(tmp_path, f"jobs:\n  - {{job: llama, pidfile: {pidfile}, gpu: '3'}}\n"))
+    settings = config.load(write(tmp_path, f"jobs:\n  - {{job: llama, pidfile: {pidfile}, gpu: '3', numa_node: 1}}\n"))
     assert settings.job_of(4242) is None
     pidfile.write_text("4242\n")
     assert settings.job_of(4242) == "llama"
     (source,) = settings.sources().jobs
-    assert (source.job, source.gpu, source.pidfile) == ("llama", "3", pidfile)
+    assert (source.job, source.gpu, source.numa_node, source.pidfile) == ("llama", "3", 1, pidfile)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,7 @@ def test_an_undo_that_was_not_told_before_the_kill_is_told_at_the_next_start(tmp
 def test_a_fault_of_a_strategy_that_is_gone_is_reported_and_kept(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.inject()
-    executor = bench.make()
-    executor._strategies = {}
+    executor = bench.make(strategies={})
     executor.start(bench.now)
     assert "does not know" in bench.said(P.UNDO_FAILED)[0].reason
     assert len(executor.active) == 1

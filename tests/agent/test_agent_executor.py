@@ -29,6 +29,13 @@ def test_an_inject_breaks_the_node_and_says_so_with_evidence_and_lease(bench: Be
     assert event.evidence == {"target": f"process/{NODE}/f1"}
 
 
+def test_an_injection_says_what_it_was_asked_to_do_and_no_later_word_does(bench: Bench) -> None:
+    bench.inject("f1", lease_s=10.0, params={"depth": 3})
+    bench.later(11)
+    bench.tick()
+    assert [(event.phase, event.params) for event in bench.events] == [(P.INJECTED, {"depth": 3}), (P.UNDONE, None)]
+
+
 def test_answers_carry_the_traceparent_of_the_command_that_began_the_fault(bench: Bench) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     bench.give(signed(inject(WALL)), trace)

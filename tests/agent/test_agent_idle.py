@@ -44,14 +44,14 @@ def test_a_fault_that_begins_while_the_dead_man_sleeps_is_taken_back_in_the_agen
     looks, undone = threading.Semaphore(0), threading.Event()
     bench = Bench(tmp_path)
     monkeypatch.setattr("gpuchaos_agent.deadman.registry.build", lambda _env: {"fake": FakeStrategy(bench.node)})
-    plain = deadman._look
+    plain = deadman._Substitute.look
 
-    def look(*given: object) -> bool:
-        stands = plain(*given)  # type: ignore[arg-type]
+    def look(substitute: deadman._Substitute) -> bool:
+        stands = plain(substitute)
         looks.release()
         return stands
 
-    monkeypatch.setattr(deadman, "_look", look)
+    monkeypatch.setattr("gpuchaos_agent.deadman._Substitute.look", look)
     bench.node.step = lambda name: undone.set() if name == "after undo" else None
     journal = Journal(tmp_path / "journal")
     reading, writing = os.pipe()
@@ -79,7 +79,7 @@ def test_without_notices_the_dead_man_looks_by_the_clock(tmp_path: Path, monkeyp
         looks.release()
         return False
 
-    monkeypatch.setattr(deadman, "_look", look)
+    monkeypatch.setattr("gpuchaos_agent.deadman._Substitute.look", look)
     reading, writing = os.pipe()
     env = Env(node=NODE, boot_id="b")
     journal = Journal(tmp_path / "journal")

@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_kit import NODE
+from agent_kit import NODE, wait_until
 from agent_suicide import STEPS
 
 from gpuchaos_agent import clock, environment, offline
@@ -113,13 +112,6 @@ def test_the_dead_mans_switch_undoes_when_its_agent_dies_or_hangs_past_the_lease
         assert process.wait(10) == 0
     entry = json.loads(path.read_text())
     assert (entry["state"], entry["reported"]) == ("undone", False)
-
-
-def wait_until(what: object, within_s: float = 10.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not what():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 def test_bad_input_ends_with_two_and_names_file_line_and_the_nearest_name(tmp_path: Path) -> None:

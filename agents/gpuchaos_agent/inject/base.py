@@ -75,7 +75,12 @@ class Env:
 
 
 class FaultStrategy(Protocol):
-    """One kind of fault. The calls come in this order: check, plan, inject, evidence, undo, verify."""
+    """One kind of fault. The calls come in this order: check, plan, inject, evidence, undo, verify.
+
+    Calls for different faults come at the same time, each from a thread of its own that lasts no longer than the call
+    (`hands`): what a strategy keeps, it keeps by fault id. Beside an `inject` or `evidence` that hangs, `undo` is
+    called all the same (`standing`).
+    """
 
     @property
     def name(self) -> str:
