@@ -54,6 +54,7 @@ class Teller:
             lease_expires=entry.lease_expires,
             reason=reason,
             evidence=evidence or {},
+            params=entry.params if phase is FaultPhase.INJECTED else None,
         )
 
     def answer(

@@ -122,7 +122,7 @@ class Attribution:
     def _cause_of(self, record: FaultRecord) -> Cause | None:
         if record.injected is None or record.void:
             return None
-        signature = signatures.injected(record.fault)
+        signature = signatures.injected(record.fault, record.form)
         return Cause(
             fault_id=record.fault_id,
             name=record.fault,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,11 +17,11 @@ from gpuchaos_stream.correlate import blast, incidents
 from gpuchaos_stream.correlate.attribution import Attribution
 from gpuchaos_stream.correlate.book import Book
 from gpuchaos_stream.correlate.freshness import Freshness
+from gpuchaos_stream.correlate.incidents import Unattributed
 from gpuchaos_stream.correlate.records import AnomalyRecord, ExperimentRecord, FaultRecord, anomaly_record, fault_record
 from gpuchaos_stream.correlate.score import Config
 from gpuchaos_stream.correlate.shelf import Shelf
 from gpuchaos_stream.events.anomaly import Anomaly
-from gpuchaos_stream.events.base import Severity
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
 from gpuchaos_stream.events.incident import AttributedAnomaly, BlastRadius, Incident
 from gpuchaos_stream.topology.topology import Topology
@@ -36,22 +35,6 @@ _LAPSE_EVERY_S: Final = 5.0
 _FRESH_S: Final = 5.0
 #: States that are told once and last until they are closed.
 _STAYS: Final = frozenset({"device_missing"})
-
-
-@dataclass(frozen=True, slots=True)
-class Unattributed:
-    """An anomaly that no experiment explains. `cause` names the observed fault that does, or is None."""
-
-    anomaly_id: str
-    entity: str
-    metric: str
-    node: str | None
-    jobs: tuple[str, ...]
-    start: float
-    end: float | None
-    severity: Severity
-    cause: str | None
-    sentence: str
 
 
 class Correlator:
@@ -243,19 +226,7 @@ class Correlator:
 
     def _as_unattributed(self, anomaly_id: str) -> Unattributed:
         record, verdict = self._attribution.anomalies[anomaly_id], self._attribution.verdicts[anomaly_id]
-        jobs = {record.job} if record.job else self._topology.jobs(record.entity)
-        return Unattributed(
-            anomaly_id=anomaly_id,
-            entity=record.entity,
-            metric=record.metric,
-            node=record.node,
-            jobs=tuple(sorted(jobs)),
-            start=record.start,
-            end=None if math.isinf(record.until) else record.until,
-            severity=record.weight,
-            cause=verdict.cause,
-            sentence=verdict.sentence,
-        )
+        return incidents.unattributed(record, verdict, self._topology)
 
     # -- blast radius --------------------------------------------------------------------------------------
 

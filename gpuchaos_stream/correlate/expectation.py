@@ -86,7 +86,14 @@ def via(*through: Through) -> frozenset[Through]:
 PROGRESS: Final = named("steps_rate", "step_time_seconds", "progress_age_seconds")
 COMPUTE: Final = named("utilization_ratio", "power_watts", "sm_clock_hertz")
 TRAFFIC: Final = named("rx_bytes_rate", "tx_bytes_rate")
-COLLECTIVE: Final = named("collective_timeout", "collective_desync", "peer_process_died", "rdma_retry_exceeded")
+COLLECTIVE: Final = named(
+    "collective_timeout",
+    "collective_desync",
+    "peer_process_died",
+    "peer_unreachable",
+    "rendezvous_failed",
+    "rdma_retry_exceeded",
+)
 WORKER: Final = named("worker_failed", "worker_killed")
 OWN: Final = via("entity", "owner")
 DEVICE: Final = via("entity", "owner", "node")
@@ -173,38 +180,59 @@ PORT_PAIN: Final = Expectation(
     0.9,
     "transport retries on paths to the port",
 )
-STORAGE: Final = Expectation(
-    named(
-        "nfs_unresponsive",
-        "nfs_stale_handle",
-        "nfs_lock_lost",
-        "nvme_timeout",
-        "nvme_lost",
-        "nvme_path_failure",
-        "raid_failed",
-        "fs_readonly",
-        "fs_full",
-        "fs_error",
-        "disk_io_error",
-        "disk_path_failure",
-        "checkpoint_write_failed",
-        "hung_task",
-    ),
+
+
+def storage(*names: str) -> Expectation:
+    """What says that a volume is away; with it a checkpoint that could not be written, whatever the reason is."""
+    return Expectation(
+        named(*names, "checkpoint_write_failed"),
+        named("node", "process", "job"),
+        JOB,
+        60.0,
+        BACK_S,
+        0.95,
+        "storage no longer answers",
+    )
+
+
+def database(*names: str) -> Expectation:
+    """What says that a server is away to those who work with it, wherever they run."""
+    return Expectation(
+        named(*names),
+        named("node", "process", "job"),
+        via("entity", "owner", "node", "job", "cell"),
+        10.0,
+        300.0,
+        0.95,
+        "the database cannot be reached",
+    )
+
+
+STORAGE: Final = storage(
+    "nfs_unresponsive",
+    "nfs_stale_handle",
+    "nfs_lock_lost",
+    "nvme_timeout",
+    "nvme_lost",
+    "nvme_path_failure",
+    "raid_failed",
+    "fs_readonly",
+    "fs_full",
+    "fs_error",
+    "disk_io_error",
+    "disk_path_failure",
+    "hung_task",
+)
+DATABASE: Final = database("db_unreachable", "db_connection_limit", "db_write_refused")
+#: A checkpoint whose writer was cut off is refused when a run resumes: minutes later, and seldom.
+TORN: Final = Expectation(
+    named("checkpoint_corrupt"),
     named("node", "process", "job"),
     JOB,
-    60.0,
     BACK_S,
-    0.95,
-    "storage no longer answers",
-)
-DATABASE: Final = Expectation(
-    named("db_unreachable", "db_connection_limit", "db_write_refused"),
-    named("node", "process", "job"),
-    via("entity", "owner", "node", "job", "cell"),
-    10.0,
-    300.0,
-    0.95,
-    "the database cannot be reached",
+    WATCHDOG_S,
+    0.75,
+    "a checkpoint was cut while it was written",
 )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from gpuchaos_stream.correlate.attribution import OBSERVED_PREFIX, Verdict, observed_id
 from gpuchaos_stream.correlate.records import AnomalyRecord, FaultRecord
 from gpuchaos_stream.correlate.score import Config
-from gpuchaos_stream.events.base import stable_id
+from gpuchaos_stream.events.base import Severity, stable_id
 from gpuchaos_stream.events.incident import AttributedAnomaly, Incident
 from gpuchaos_stream.topology.topology import Topology
 
@@ -19,6 +20,26 @@ UNATTRIBUTED_PREFIX: Final = "unattributed:"
 SHOWN: Final = 500
 
 Judged = tuple[AnomalyRecord, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Unattributed:
+    """An anomaly that no experiment explains. `cause` names the observed fault that does, or is None.
+
+    `score` (0..1) and `sentence` are of that cause, or of the nearest one that failed.
+    """
+
+    anomaly_id: str
+    entity: str
+    metric: str
+    node: str | None
+    jobs: tuple[str, ...]
+    start: float
+    end: float | None
+    severity: Severity
+    cause: str | None
+    score: float
+    sentence: str
 
 
 def attributed(record: AnomalyRecord, verdict: Verdict) -> AttributedAnomaly:
@@ -31,6 +52,24 @@ def attributed(record: AnomalyRecord, verdict: Verdict) -> AttributedAnomaly:
         end=None if math.isinf(record.until) else record.until,
         severity=record.weight,
         evidence=verdict.evidence(),
+    )
+
+
+def unattributed(record: AnomalyRecord, verdict: Verdict, topology: Topology) -> Unattributed:
+    """An anomaly that no experiment explains; its jobs are its own, or those that its entity works for."""
+    jobs = {record.job} if record.job else topology.jobs(record.entity)
+    return Unattributed(
+        anomaly_id=record.anomaly_id,
+        entity=record.entity,
+        metric=record.metric,
+        node=record.node,
+        jobs=tuple(sorted(jobs)),
+        start=record.start,
+        end=None if math.isinf(record.until) else record.until,
+        severity=record.weight,
+        cause=verdict.cause,
+        score=round(verdict.score.total, 4),
+        sentence=verdict.sentence,
     )
 
 

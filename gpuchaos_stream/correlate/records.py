@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from gpuchaos_stream.correlate import signatures
 from gpuchaos_stream.events.anomaly import Anomaly, AnomalyKind, AnomalyPhase
 from gpuchaos_stream.events.base import Severity, entity_kind
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase, Origin
@@ -34,7 +35,10 @@ _LAST_GRAIN_S: Final = 10.0
 
 
 class FaultRecord(msgspec.Struct):
-    """One injected fault. Times are event time; `injected` is None until the injection itself has been read."""
+    """One injected fault. Times are event time; `injected` is None until the injection itself has been read.
+
+    `form` is what its parameters chose, empty while they are not known (`signatures.form_of`).
+    """
 
     fault_id: str
     experiment_id: str
@@ -49,6 +53,7 @@ class FaultRecord(msgspec.Struct):
     undone: float | None = None
     void: bool = False
     undo_failed: bool = False
+    form: str = ""
 
     @property
     def active(self) -> bool:
@@ -77,6 +82,7 @@ def fault_record(event: FaultEvent, known: FaultRecord | None) -> FaultRecord | 
         undone=time if event.phase is FaultPhase.UNDONE else None,
         void=event.phase is FaultPhase.NOT_EFFECTIVE,
         undo_failed=event.phase is FaultPhase.UNDO_FAILED,
+        form=signatures.form_of(event.fault, event.params),
     )
     if known is None:
         return record
@@ -88,6 +94,7 @@ def fault_record(event: FaultEvent, known: FaultRecord | None) -> FaultRecord | 
         undone=_first(record.undone, known.undone),
         void=record.void or known.void,
         undo_failed=record.undo_failed or known.undo_failed,
+        form=max(record.form, known.form),
     )
     return None if merged == known else merged
 

@@ -59,11 +59,13 @@ SUMMARY: Final[dict[tuple[Kind, str], tuple[str, ...]]] = {
     ("process", "numa_misaligned_ratio"): ("max",),
 }
 
-#: Per job, over its processes in the cell: name → (metric, aggregate). `ranks` is added: how many there are.
+#: Per job, over its processes in the cell: name → (metric, aggregate). `ranks` and `ranks_running` are added: how many
+#: there are, and run. A process that does not run makes no progress: its age is left out.
 JOB_SUMMARY: Final[dict[str, tuple[str, str]]] = {
     "steps_rate": ("steps_rate", "min"),
     "step_time_seconds": ("step_time_seconds", "median"),
     "running": ("running", "min"),
+    "progress_age_seconds": ("progress_age_seconds", "max"),
 }
 
 

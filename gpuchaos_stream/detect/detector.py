@@ -289,8 +289,8 @@ class Detector:
             self._refresh(judged)
             summaries += [self._summary(each) for each in judged]
             ranks += [ranked(each.cell, each.tick) for each in judged]
-        for summary, jobs in zip(summaries, jobs_of(ranks), strict=True):
-            summary.jobs = jobs
+        for summary, part, jobs in zip(summaries, ranks, jobs_of(ranks), strict=True):
+            summary.jobs, summary.not_running = jobs, part.not_running
         return summaries
 
     def _read(self, judged: list[_Judged]) -> None:

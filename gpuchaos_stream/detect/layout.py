@@ -29,6 +29,7 @@ class Block:
     metrics: tuple[str, ...]
     jobs: tuple[str, ...]
     roles: tuple[str, ...]
+    gpus: tuple[str, ...]
     offset: int
 
     def entity(self, node: str, device: int) -> str:
@@ -93,5 +94,6 @@ def _block(group: GroupLayout, offset: int) -> Block:
         metrics=group.metrics,
         jobs=group.labels.get("job", nothing),
         roles=group.labels.get(ROLE_LABEL, nothing),
+        gpus=group.labels.get("gpu", nothing),
         offset=offset,
     )

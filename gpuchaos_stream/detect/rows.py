@@ -8,7 +8,7 @@ from gpuchaos_stream.detect.config import HARDWARE, DetectConfig
 from gpuchaos_stream.detect.layout import Block, Layout
 from gpuchaos_stream.detect.lifecycle import Lifecycle
 from gpuchaos_stream.detect.peers import Group, GroupKey, Piece, Rules
-from gpuchaos_stream.detect.summary import ranks_of
+from gpuchaos_stream.detect.summary import processes_of, ranks_of
 from gpuchaos_stream.detect.table import Table
 from gpuchaos_stream.detect.verdicts import group_key
 from gpuchaos_stream.detect.window import Cell, Node
@@ -157,6 +157,7 @@ class Rows:
             if key[0] == "process" and key[1]:
                 cell.jobs.setdefault(key[1], []).append(cell.groups[key])
         cell.ranks = ranks_of(cell)
+        cell.processes = processes_of(cell)
 
     def _make(self, cell: Cell, key: GroupKey) -> Group:
         size = len(key[3])

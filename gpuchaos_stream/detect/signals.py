@@ -17,14 +17,15 @@ SPOOF_CAP: Final = Severity.WARNING
 
 
 def signal_of(fault: FaultEvent, *, cell: str | None = None, job: str | None = None) -> Anomaly | None:
-    """The anomaly that an observed fault is, or None for every other phase.
+    """The anomaly that an observed fault is; None for every other phase, and for mere information.
 
+    Information is that something is back, or that a worker ended because it was asked to: nothing is wrong with that.
     It is opened and never closed (see `SIGNAL_TTL_S`); its ids are made of the fault event's, so that a
     repeat makes the same. A record written by a process that does not name itself an injection is kept, with
     severity at most warning and `detail["spoof"]` true: it is not hardware speaking. `cell` and `job` are
     the caller's knowledge of where the entity sits.
     """
-    if fault.phase is not FaultPhase.OBSERVED:
+    if fault.phase is not FaultPhase.OBSERVED or fault.severity is Severity.INFO:
         return None
     spoof = fault.origin is Origin.PROCESS and not fault.injected_mark
     severity = fault.severity

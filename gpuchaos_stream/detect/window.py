@@ -46,9 +46,10 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """Processes of a cell's jobs in one table: row, number of the job in `Cell.jobs`, and where each metric of
-    the job summary lies (-1: not reported, of which there are some where `gaps`).
+    the job summary lies (-1: not reported, of which there are some where `gaps`). `names` are their nodes and pids.
     """
 
+    names: list[tuple[str, str]]
     table: Table
     rows: Rows
     owner: Rows
@@ -56,9 +57,9 @@ class Ranks:
     gaps: bool
 
     @classmethod
-    def of(cls, table: Table, rows: Rows, owner: Rows, flat: Rows) -> Ranks:
+    def of(cls, names: list[tuple[str, str]], table: Table, rows: Rows, owner: Rows, flat: Rows) -> Ranks:
         """The ranks, looked through for gaps."""
-        return cls(table, rows, owner, flat, bool((flat < 0).any()))
+        return cls(names, table, rows, owner, flat, bool((flat < 0).any()))
 
 
 #: A frame that waits for its tick to be judged, and its event time.
@@ -71,8 +72,8 @@ Pending = dict[int, Entry]
 class Cell:
     """One cell: its nodes, its open ticks, its peer groups.
 
-    `jobs` are the groups of processes of each job; `order` are the nodes with a row, by name; `places` where
-    each stands: (table, positions in `order`, rows).
+    `jobs` are the groups of processes of each job; `processes` are `CellSummary.processes`, encoded; `order` are the
+    nodes with a row, by name; `places` where each stands: (table, positions in `order`, rows).
     """
 
     cluster: str
@@ -93,6 +94,7 @@ class Cell:
     returned: float = 0.0
     jobs: dict[str, list[Group]] = field(default_factory=dict)
     ranks: list[Ranks] = field(default_factory=list)
+    processes: msgspec.Raw = field(default_factory=lambda: msgspec.Raw(b"{}"))
     order: list[Node] = field(default_factory=list)
     places: list[tuple[Table, Rows, Rows]] = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)

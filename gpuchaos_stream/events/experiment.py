@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from gpuchaos_stream.events.base import Entity, Event, Timestamp, Wire
+from gpuchaos_stream.events.base import Entity, Event, Severity, Timestamp, Wire
 from gpuchaos_stream.events.incident import BlastRadius, RecoveryRecord
 
 
@@ -76,6 +76,28 @@ class InjectedFault(Wire):
     reason: str = ""
 
 
+#: The most lines of each kind that a state carries, for it travels with every change.
+MOST_LINES: Final = 12
+
+
+class AnomalyLine(Wire):
+    """Anomalies of one metric on one kind of entity, as one line of an experiment's report.
+
+    `after_s`: when the first of them began, in seconds of event time since the first injection, or since the start
+    while there is none; negative where it was there before. `entity`, `score` (0..1) and `sentence` are the first
+    one's: how well the cause that the sentence names explains it. `entities`: on how many of that kind.
+    """
+
+    metric: str
+    entity: Entity
+    after_s: float
+    count: int = Field(ge=1)
+    entities: int = Field(ge=1)
+    severity: Severity = Field(description="of the worst of them")
+    score: float = Field(ge=0, le=1)
+    sentence: str
+
+
 class ExperimentState(Event):
     """The whole state of one experiment; `id` is the experiment's, `time` that of the last change."""
 
@@ -96,6 +118,10 @@ class ExperimentState(Event):
     halts: tuple[Halt, ...] = ()
     attributed: int = Field(default=0, description="anomalies charged to it")
     unattributed: int = Field(default=0, description="anomalies during it that no fault explains")
+    charged: tuple[AnomalyLine, ...] = Field(
+        default=(), description="what was charged to it: of more than 12 lines the worst, then the first, by time"
+    )
+    unexplained: tuple[AnomalyLine, ...] = Field(default=(), description="what is not, likewise")
     incidents: tuple[str, ...] = ()
     steady: dict[str, str] = Field(default={}, description="latest state per steady-state check")
     traceparent: str | None = None

@@ -55,6 +55,9 @@ class FaultEvent(Event):
     injected_mark: bool = False
     reason: str = ""
     evidence: dict[str, str | float | int | bool | None] = {}
+    params: dict[str, str | float | int | bool | None] | None = Field(
+        default=None, description="of an injection, what it was asked to do; None where its agent does not say"
+    )
     clock_offset_s: float | None = None
 
     @model_validator(mode="after")

@@ -44,13 +44,21 @@ class RecoveryOutcome(StrEnum):
     MISSED = "missed"  # not recovered by its deadline; kept, never dropped
 
 
+class Mitigation(StrEnum):
+    """What ended the harm first."""
+
+    REMOVED = "removed"  # the last fault was taken back
+    MOVED = "moved"  # the jobs on the targets went on elsewhere, in full
+
+
 class RecoveryRecord(Wire):
     """Recovery times of one experiment, in seconds of event time since its first injection.
 
     `ttd`: to the first anomaly attributed to it. `ttm`: to the removal of its last fault, or the work's move
-    off it. `ttr`: to the start of the first window of `hold_s` in which every steady-state check is in
-    tolerance, after which nothing went out of tolerance within the window; `confirm` = ttr + hold_s.
-    `skew_s` is the largest clock offset among the agents involved: reported, not averaged away.
+    off it; `mitigated_by` says which. `ttr`: to the start of the first window of `hold_s` in which every
+    steady-state check is in tolerance, after which nothing went out of tolerance within the window;
+    `confirm` = ttr + hold_s. `skew_s` is the largest clock offset among the agents involved: reported, not averaged
+    away.
     """
 
     outcome: RecoveryOutcome = RecoveryOutcome.PENDING
@@ -64,6 +72,9 @@ class RecoveryRecord(Wire):
     objectives: dict[str, float] = Field(default={}, description="objective in seconds per name: ttd, ttm, ttr")
     met: dict[str, bool | None] = Field(default={}, description="None while it is open")
     unknown_s: float = Field(default=0.0, description="seconds in which a check was unknown")
+    mitigated_by: Mitigation | None = Field(
+        default=None, description="what `ttm` was counted to; None while it is open"
+    )
 
 
 class Evidence(Wire):

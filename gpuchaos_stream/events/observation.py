@@ -38,6 +38,9 @@ class CellSummary(Event):
     `nodes[n]` says when each node was last seen. `columns[metric][i]` is a node-level value of `order[i]`,
     named `kind.metric.aggregate` (`gpu.utilization_ratio.mean`), None where unknown. `jobs[job][metric]`
     is the same over the job's processes in this cell. Steady-state checks over telemetry read these.
+    `processes[job][node]` are the job's processes by id (pid) with the index of the GPU that each uses ("" where its
+    node does not say), as the node last said: one that is silent keeps them. `not_running[node]` are those that the
+    tick shows stopped or gone.
     """
 
     type: Literal["cell_summary"] = "cell_summary"
@@ -46,6 +49,8 @@ class CellSummary(Event):
     order: tuple[str, ...]
     columns: dict[str, tuple[float | None, ...]]
     jobs: dict[str, dict[str, float | None]] = {}
+    processes: dict[str, dict[str, dict[str, str]]] = {}
+    not_running: dict[str, tuple[str, ...]] = {}
 
 
 class CheckState(StrEnum):

@@ -39,7 +39,7 @@ SHORTEST_HOLD_S: Final = 2.0
 #: Node-level names that a cell summary carries (`gpu.utilization_ratio.mean`).
 NODE_METRICS: Final = frozenset(f"{kind}.{name}.{how}" for (kind, name), ways in SUMMARY.items() for how in ways)
 #: Job-level names of a cell summary.
-JOB_METRICS: Final = frozenset({*JOB_SUMMARY, "ranks"})
+JOB_METRICS: Final = frozenset({*JOB_SUMMARY, "ranks", "ranks_running"})
 
 #: Which metrics a check over this kind of entity may name.
 _METRICS_OF: Final[dict[str, frozenset[str]]] = {"node": NODE_METRICS, "job": JOB_METRICS}

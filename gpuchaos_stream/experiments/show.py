@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState
 from gpuchaos_stream.events.incident import LEVELS, RecoveryRecord
 
 _COLUMNS: Final = ("experiment", "fault", "status", "verdict", "ttd", "ttm", "ttr", "hurt", "owner", "started")
@@ -50,6 +50,8 @@ def page(state: ExperimentState, out: TextIO) -> None:
         ("hurt beyond targets", " ".join(f"{level}={getattr(radius, level)}" for level in LEVELS)),
         ("GPU-seconds lost", f"{radius.gpu_seconds:.1f}"),
         ("anomalies", f"{state.attributed} charged to it, {state.unattributed} that no fault explains"),
+        *_told("charged", state.charged, state.attributed),
+        *_told("unexplained", state.unexplained, state.unattributed),
         ("steady state", " ".join(f"{name}={value}" for name, value in state.steady.items()) or "-"),
     ]
     lines.extend(
@@ -96,6 +98,18 @@ def _row(state: ExperimentState) -> tuple[str, ...]:
     )
 
 
+def _told(what: str, lines: Sequence[AnomalyLine], of: int) -> Iterator[tuple[str, str]]:
+    """A row for each line of anomalies, and one that says how many are not among them."""
+    for each in lines:
+        count = f"{each.count} anomal{'y' if each.count == 1 else 'ies'}"
+        count += f" on {each.entities} entities" if each.entities > 1 else ""
+        said = f"{_seconds(each.after_s)}, {each.severity}, score {each.score:.2f}, {count}: {each.sentence}"
+        yield f"{what} {each.metric}", said
+    left = of - sum(each.count for each in lines)
+    if lines and left > 0:
+        yield f"{what} besides", f"{left} more, none worse than these"
+
+
 def _hurt(state: ExperimentState) -> str:
     radius = state.blast_radius
     parts = [f"{getattr(radius, level)} {level}" for level in ("gpus", "nodes", "jobs") if getattr(radius, level)]
@@ -105,7 +119,8 @@ def _hurt(state: ExperimentState) -> str:
 def _against(recovery: RecoveryRecord, name: str) -> str:
     value, objective, met = getattr(recovery, name), recovery.objectives.get(name), recovery.met.get(name)
     said = {True: "met", False: "missed", None: "open"}[met]
-    return _seconds(value) + (f" of {objective:g} s, {said}" if objective is not None else "")
+    how = " (the work moved off it)" if name == "ttm" and recovery.mitigated_by == "moved" else ""
+    return _seconds(value) + (f" of {objective:g} s, {said}" if objective is not None else "") + how
 
 
 def _seconds(value: float | None) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuchaos_stream.act.enforce import Running, enforce
+from gpuchaos_stream.correlate.report import lines
 from gpuchaos_stream.errors import nearest
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.anomaly import Anomaly
@@ -28,7 +29,7 @@ from gpuchaos_stream.experiments.run import agent_of
 from gpuchaos_stream.experiments.triggers import View
 from gpuchaos_stream.guard.decision import OPERATOR, Decision, operator_stop
 from gpuchaos_stream.guard.rules import RuleSet
-from gpuchaos_stream.loop.contexts import STALE_S, cluster_context, experiment_context
+from gpuchaos_stream.loop.contexts import STALE_S, cluster_context, experiment_context, target_jobs_of
 from gpuchaos_stream.loop.stages import Stages
 
 #: Seconds of event time for which the past is remembered: twice the slowest watchdog (torch's default of 30 min).
@@ -162,15 +163,23 @@ class ClusterLoop(Stages):
                 continue
             # Each time, for it changes nothing: a kill may have kept the start and lost what belongs to it.
             self.correlator.declare(experiment_id, plan.targets.entities)
-            self.recovery.begin(experiment_id, plan, state.started)
+            self.recovery.begin(experiment_id, plan, state.started, target_jobs_of(self, plan))
             first = self.correlator.first_detection(experiment_id)
             steady = self.recovery.steady(experiment_id, now)
+            record = self.recovery.record(experiment_id, now, first)
+            charged, unexplained = (
+                self.correlator.attributed(experiment_id),
+                self.correlator.unattributed(state.started),
+            )
+            since = state.started if record.injected is None else record.injected
             self.machine.update(
                 experiment_id,
                 blast_radius=self.correlator.blast_radius(experiment_id, now),
-                recovery=self.recovery.record(experiment_id, now, first),
-                attributed=len(self.correlator.attributed(experiment_id)),
-                unattributed=len(self.correlator.unattributed(state.started)),
+                recovery=record,
+                attributed=len(charged),
+                unattributed=len(unexplained),
+                charged=lines(charged, since),
+                unexplained=lines(unexplained, since),
                 steady={name: check.value for name, check in steady.items()},
             )
 

@@ -91,7 +91,7 @@ def _heard(stages: Stages, node: str, now: float) -> float:
 def _unattributed(stages: Stages, state: ExperimentState, plan: Plan, now: float) -> UnattributedView:
     since = state.recovery.injected if state.recovery.injected is not None else state.started
     critical = stages.correlator.critical_unattributed(now, since)
-    target_jobs = _target_jobs(stages, plan)
+    target_jobs = target_jobs_of(stages, plan)
     on_target_jobs = [each for each in critical if target_jobs.intersection(each.jobs)]
     on_other_jobs = [each for each in critical if set(each.jobs) - target_jobs]
     open_now = [
@@ -108,7 +108,8 @@ def _unattributed(stages: Stages, state: ExperimentState, plan: Plan, now: float
     )
 
 
-def _target_jobs(stages: Stages, plan: Plan) -> frozenset[str]:
+def target_jobs_of(stages: Stages, plan: Plan) -> frozenset[str]:
+    """The jobs that work on the plan's targets now, as far as the topology knows."""
     jobs: set[str] = set()
     for entity in plan.targets.entities:
         jobs |= stages.topology.jobs(entity)

@@ -7,6 +7,8 @@ the fault came is not recovery: the effect may be on its way. Only if it stays o
 the last fault is gone was the fault absorbed, and TTR is 0. Silence, a failing probe, a number that nobody
 could read are out of tolerance: missing telemetry never counts as recovery.
 
+TTM is to the removal of the last fault, or to the move of the work off the targets (`moves.py`), the earlier one.
+
 All of it is computed from sets (samples by time, faults by id): any order of arrival, any repeat, same record.
 """
 
@@ -14,17 +16,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pydantic import Field
 
 from gpuchaos_stream.events.base import Wire, entity_node
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
-from gpuchaos_stream.events.incident import RecoveryOutcome, RecoveryRecord
+from gpuchaos_stream.events.incident import Mitigation, RecoveryOutcome, RecoveryRecord
 from gpuchaos_stream.events.observation import CellSummary, CheckState, ProbeResult
 from gpuchaos_stream.experiments.plan import Plan
 from gpuchaos_stream.recovery.intervals import covered
+from gpuchaos_stream.recovery.moves import Moves
 from gpuchaos_stream.recovery.series import BASELINE_S, CHUNK_S, Samples, Value, chunk_of, probe_value
 
 #: How late a fact may arrive and still be counted, seconds: an objective is open for that much longer.
@@ -42,6 +45,7 @@ class _Facts(Wire):
 
     plan: Plan
     since: float
+    jobs: tuple[str, ...] = Field(default=(), description="jobs that may be on the targets")
     injected: dict[str, float] = Field(default={})
     undone: dict[str, float] = Field(default={})
     offsets: dict[str, float] = Field(default={}, description="largest clock offset seen per node, seconds")
@@ -60,26 +64,33 @@ class _Facts(Wire):
 
 
 class Recovery:
-    """Times recoveries. State: `recovery/<experiment>/facts` and `recovery/<experiment>/s/<chunk>`."""
+    """Times recoveries.
+
+    State: `recovery/<experiment>/facts`, the checks' samples `recovery/<experiment>/s/<chunk>`, those of the
+    targets' work `recovery/<experiment>/m/<chunk>`.
+    """
 
     def __init__(self) -> None:
         self._facts: dict[str, _Facts] = {}
         self._samples: dict[str, Samples] = {}
+        self._moves: dict[str, Moves] = {}
         self._dirty: set[str] = set()
 
-    def begin(self, experiment_id: str, plan: Plan, now: float) -> None:
-        """Samples are kept from here on. Beginning twice changes nothing."""
+    def begin(self, experiment_id: str, plan: Plan, now: float, jobs: Iterable[str] = ()) -> None:
+        """Samples are kept from here on. Beginning twice changes nothing.
+
+        `jobs` are those that may work on the targets; of others it is not seen when they move off.
+        """
         if experiment_id not in self._facts:
-            self._facts[experiment_id] = _Facts(plan=plan, since=now)
-            self._samples[experiment_id] = Samples(plan)
+            self._begin(experiment_id, _Facts(plan=plan, since=now, jobs=tuple(sorted(jobs))))
             self._dirty.add(_facts_key(experiment_id))
 
     def forget(self, experiment_id: str) -> None:
         """The experiment is over and its record is published: drops all that is kept of it."""
         if self._facts.pop(experiment_id, None) is not None:
-            chunks = self._samples.pop(experiment_id).chunks
             self._dirty.add(_facts_key(experiment_id))
-            self._dirty.update(_chunk_key(experiment_id, chunk) for chunk in chunks)
+            for kind, store in (("s", self._samples.pop(experiment_id)), ("m", self._moves.pop(experiment_id))):
+                self._dirty.update(_chunk_key(experiment_id, kind, chunk) for chunk in store.chunks)
 
     def open(self) -> list[str]:
         """Experiments of which samples are kept."""
@@ -91,6 +102,7 @@ class Recovery:
             for experiment_id, samples in self._samples.items():
                 for series, value in list(samples.of_summary(event)):
                     self._sample(experiment_id, series, event.time, value)
+                self._work(experiment_id, event)
                 self._learn_offsets(experiment_id, event)
         elif isinstance(event, ProbeResult):
             asked = self._samples.get(event.experiment_id)
@@ -123,9 +135,10 @@ class Recovery:
             return RecoveryRecord(hold_s=hold, skew_s=skew, objectives=objectives, met=met)
         deadline = facts.plan.recovery_deadline(injected, facts.gone)
         ttr = self._ttr(experiment_id, facts, injected, deadline)
+        mitigated, by = self._mitigated(experiment_id, facts, injected)
         times = {
             "ttd": max(0.0, first_detection - injected) if first_detection is not None else None,
-            "ttm": max(0.0, facts.gone - injected) if facts.gone is not None else None,
+            "ttm": max(0.0, mitigated - injected) if mitigated is not None else None,
             "ttr": ttr,
         }
         open_until = {"ttd": goals.ttd, "ttm": goals.ttm, "ttr": goals.ttr + hold}
@@ -147,7 +160,17 @@ class Recovery:
                 for name, objective in objectives.items()
             },
             unknown_s=round(max(0.0, end - injected - known), 3),
+            mitigated_by=by,
         )
+
+    def _mitigated(
+        self, experiment_id: str, facts: _Facts, injected: float
+    ) -> tuple[float, Mitigation] | tuple[None, None]:
+        """When the harm was ended, epoch seconds, and by what."""
+        moved = self._moves[experiment_id].moved(injected, max(facts.injected.values()))
+        if moved is not None and (facts.gone is None or moved < facts.gone):
+            return moved, Mitigation.MOVED
+        return (facts.gone, Mitigation.REMOVED) if facts.gone is not None else (None, None)
 
     def _ttr(self, experiment_id: str, facts: _Facts, injected: float, deadline: float) -> float | None:
         hold = facts.plan.steady_state.hold
@@ -185,68 +208,86 @@ class Recovery:
             self._dirty.add(_facts_key(experiment_id))
 
     def _sample(self, experiment_id: str, series: tuple[str, str], time: float, value: Value) -> None:
-        facts = self._facts[experiment_id]
-        first = facts.first
-        if time < (first if first is not None else facts.since) - KEEP_BEFORE_S:
-            return
         samples, chunk = self._samples[experiment_id], chunk_of(time)
         known = chunk in samples.chunks
-        if not samples.add(series, time, value):
+        if self._wanted(experiment_id, time) and samples.add(series, time, value):
+            self._added(experiment_id, "s", samples, time, new=not known)
+
+    def _work(self, experiment_id: str, summary: CellSummary) -> None:
+        moves, chunk = self._moves[experiment_id], chunk_of(summary.time)
+        known, sample = chunk in moves.chunks, moves.of_summary(summary)
+        if sample is None or not self._wanted(experiment_id, summary.time):
             return
-        self._dirty.add(_chunk_key(experiment_id, chunk))
-        if not known:
+        if moves.add(summary.cell, summary.time, sample):
+            self._added(experiment_id, "m", moves, summary.time, new=not known)
+
+    def _wanted(self, experiment_id: str, time: float) -> bool:
+        facts = self._facts[experiment_id]
+        return time >= (facts.first if facts.first is not None else facts.since) - KEEP_BEFORE_S
+
+    def _added(self, experiment_id: str, kind: str, store: Samples | Moves, time: float, *, new: bool) -> None:
+        """A chunk must be saved anew; when it is a new one, chunks that are too old are dropped."""
+        self._dirty.add(_chunk_key(experiment_id, kind, chunk_of(time)))
+        if new:
+            first = self._facts[experiment_id].first
             before = min(time, first if first is not None else time) - KEEP_BEFORE_S
-            for old in [number for number in samples.chunks if (number + 1) * CHUNK_S <= before]:
-                samples.drop(old)
-                self._dirty.add(_chunk_key(experiment_id, old))
+            for old in [number for number in store.chunks if (number + 1) * CHUNK_S <= before]:
+                store.drop(old)
+                self._dirty.add(_chunk_key(experiment_id, kind, old))
 
     def dirty(self) -> dict[str, bytes | None]:
         """See `stage.Stateful`."""
         out: dict[str, bytes | None] = {}
         for key in sorted(self._dirty):
-            experiment_id, chunk = _parse(key)
+            experiment_id, kind, chunk = _parse(key)
             facts = self._facts.get(experiment_id)
-            if facts is None or (chunk is not None and chunk not in self._samples[experiment_id].chunks):
+            if facts is None:
                 out[key] = None
-            elif chunk is None:
+            elif kind == "facts":
                 out[key] = facts.model_dump_json().encode()
             else:
-                out[key] = json.dumps(self._samples[experiment_id].chunk(chunk)).encode()
+                store = self._store(experiment_id, kind)
+                out[key] = json.dumps(store.chunk(chunk)).encode() if chunk in store.chunks else None
         self._dirty.clear()
         return out
 
     def load(self, items: Mapping[str, bytes]) -> None:
         """See `stage.Stateful`."""
-        self._facts, self._samples, self._dirty = {}, {}, set()
+        self._facts, self._samples, self._moves, self._dirty = {}, {}, {}, set()
         mine = {key: value for key, value in items.items() if key.startswith(_PREFIX)}
         for key, value in mine.items():
-            experiment_id, chunk = _parse(key)
-            if chunk is None:
-                facts = _Facts.model_validate_json(value)
-                self._facts[experiment_id] = facts
-                self._samples[experiment_id] = Samples(facts.plan)
+            experiment_id, kind, _ = _parse(key)
+            if kind == "facts":
+                self._begin(experiment_id, _Facts.model_validate_json(value))
         for key, value in mine.items():
-            experiment_id, chunk = _parse(key)
-            if chunk is not None and experiment_id in self._facts:
-                for check, source, points in json.loads(value):
-                    for time, point in points:
-                        self._samples[experiment_id].add((check, source), time, point)
+            experiment_id, kind, _ = _parse(key)
+            if kind != "facts" and experiment_id in self._facts:
+                self._store(experiment_id, kind).restore(json.loads(value))
+
+    def _begin(self, experiment_id: str, facts: _Facts) -> None:
+        self._facts[experiment_id] = facts
+        self._samples[experiment_id] = Samples(facts.plan)
+        self._moves[experiment_id] = Moves(facts.plan, facts.jobs)
+
+    def _store(self, experiment_id: str, kind: str) -> Samples | Moves:
+        return self._samples[experiment_id] if kind == "s" else self._moves[experiment_id]
 
 
 def _facts_key(experiment_id: str) -> str:
     return f"{_PREFIX}{experiment_id}/facts"
 
 
-def _chunk_key(experiment_id: str, chunk: int) -> str:
-    return f"{_PREFIX}{experiment_id}/s/{chunk}"
+def _chunk_key(experiment_id: str, kind: str, chunk: int) -> str:
+    return f"{_PREFIX}{experiment_id}/{kind}/{chunk}"
 
 
-def _parse(key: str) -> tuple[str, int | None]:
+def _parse(key: str) -> tuple[str, str, int]:
+    """Experiment, `facts` or the kind of chunk, and the chunk's number."""
     rest = key.removeprefix(_PREFIX)
     if rest.endswith("/facts"):
-        return rest.removesuffix("/facts"), None
-    experiment_id, _, chunk = rest.rpartition("/s/")
-    return experiment_id, int(chunk)
+        return rest.removesuffix("/facts"), "facts", 0
+    experiment_id, kind, chunk = rest.rsplit("/", 2)
+    return experiment_id, kind, int(chunk)
 
 
 def _outcome(ttr: float | None, *, late: bool) -> RecoveryOutcome:

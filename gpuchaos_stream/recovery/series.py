@@ -7,7 +7,7 @@ Samples are a set keyed by time, so that repeats and any order of arrival come t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Final, Literal
 
@@ -103,6 +103,12 @@ class Samples:
     def chunk(self, number: int) -> list[tuple[str, str, list[tuple[float, Value]]]]:
         """The samples of a chunk, for saving: check, source, points by time."""
         return [(*series, sorted(points.items())) for series, points in self._chunks[number].items()]
+
+    def restore(self, saved: Iterable[tuple[str, str, list[tuple[float, Value]]]]) -> None:
+        """Adds what `chunk` gave."""
+        for check, source, points in saved:
+            for time, value in points:
+                self.add((check, source), time, value)
 
     def now(self, now: float, injected: float | None) -> dict[str, CheckState]:
         """The state of each check at `now`, epoch seconds, from the latest sample of each of its series."""

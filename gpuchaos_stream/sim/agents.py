@@ -285,6 +285,7 @@ class SimulatedAgents:
             lease_expires=fault.lease_expires,
             reason=fault.reason,
             evidence=fault.evidence,
+            params=fault.command.params if phase is FaultPhase.INJECTED else None,
         )
 
     def _answer(

@@ -43,6 +43,7 @@ class Voice:
         injected_mark: bool = False,
         reason: str = "",
         evidence: Scalars | None = None,
+        params: Scalars | None = None,
     ) -> FaultEvent:
         """An event at `at`, epoch seconds on the broker's clock; its stamp is the node's own, as a real one is."""
         offset = self._cluster.offset(node)
@@ -64,6 +65,7 @@ class Voice:
             injected_mark=injected_mark,
             reason=reason,
             evidence=evidence or {},
+            params=params,
         )
 
 

@@ -6,6 +6,8 @@ Two cells of four nodes; each node has 4 GPUs and 2 ports. `n0`–`n2` run job `
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuchaos_stream.correlate.correlator import Correlator
 from gpuchaos_stream.events.anomaly import Anomaly, AnomalyKind, AnomalyPhase
 from gpuchaos_stream.events.base import Severity, entity_node, stable_id
@@ -54,6 +56,7 @@ def fault(
     experiment: str = "e1",
     name: str = "process-stop",
     entity: str = "process/n0/100",
+    params: dict[str, str | float | int | bool | None] | None = None,
 ) -> FaultEvent:
     return FaultEvent(
         id=stable_id(fault_id, phase, at),
@@ -65,10 +68,11 @@ def fault(
         entity=entity,
         fault_id=fault_id,
         experiment_id=experiment,
+        params=params,
     )
 
 
-def injected(at: float = 0.0, **options: str) -> FaultEvent:
+def injected(at: float = 0.0, **options: Any) -> FaultEvent:
     return fault(FaultPhase.INJECTED, at, **options)
 
 

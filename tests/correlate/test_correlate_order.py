@@ -25,7 +25,10 @@ FAULTS: tuple[dict[str, str], ...] = (
     {"fault_id": "f1", "experiment": "e1", "name": "process-stop", "entity": "process/n0/100"},
     {"fault_id": "f2", "experiment": "e2", "name": "rdma-link", "entity": "port/n3/mlx5_0"},
     {"fault_id": "f3", "experiment": "e2", "name": "memory-corruption", "entity": "gpu/n4/0"},
+    {"fault_id": "f4", "experiment": "e2", "name": "memory-corruption", "entity": "node/n4"},
 )
+#: What an injection was asked to do, where its agent says it: it decides what is charged to it.
+PARAMS: tuple[dict[str, Any] | None, ...] = (None, {}, {"plane": "file"})
 
 # Quarters of seconds: equal starts and ties are wanted, rounding is not.
 moments = st.integers(-40, 400).map(lambda quarters: quarters / 4.0)
@@ -37,7 +40,7 @@ severities = st.sampled_from(list(Severity))
 def fault_lives(draw: st.DrawFn) -> list[Given]:
     options = draw(st.sampled_from(FAULTS))
     start = draw(moments)
-    events: list[Given] = [injected(start, **options)]
+    events: list[Given] = [injected(start, **options, params=draw(st.sampled_from(PARAMS)))]
     events += [fault(FaultPhase.RENEWED, start + at, **options) for at in draw(st.lists(st.sampled_from([2.0, 4.0])))]
     if draw(st.booleans()):
         events.append(undone(start + draw(st.sampled_from([5.0, 20.0])), **options))
@@ -78,8 +81,14 @@ def numbers(draw: st.DrawFn) -> list[Given]:
 def facts(draw: st.DrawFn) -> list[Given]:
     node, name = (
         draw(nodes),
-        draw(st.sampled_from(["gpu_lost", "gpu_ecc_dbe", "gpu_recovery_action", "gpu_nvlink_error"])),
+        draw(
+            st.sampled_from(
+                ["gpu_lost", "gpu_ecc_dbe", "gpu_recovery_action", "gpu_nvlink_error", "checkpoint_corrupt"]
+            )
+        ),
     )
+    if name == "checkpoint_corrupt":
+        return [fact(f"process/n{node}/100", name, draw(moments), severity=Severity.ERROR, origin=Origin.APPLICATION)]
     entity = f"gpu/n{node // 4}/{draw(st.integers(0, 1))}"  # two nodes of one domain: facts are to meet
     kind = draw(st.sampled_from(["kernel", "kernel", "kernel", "spoof", "marked"]))
     origin = Origin.KERNEL if kind == "kernel" else Origin.PROCESS

@@ -63,10 +63,10 @@ def test_a_record_written_by_a_process_is_no_more_than_a_warning_and_says_so() -
     assert signal.detail["claimed_severity"] == "critical"
 
 
-def test_a_process_record_below_warning_is_not_raised_by_the_cap() -> None:
-    signal = signal_of(observed(origin="process", severity="info"))
-    assert signal is not None
-    assert signal.severity is Severity.INFO
+def test_information_is_no_anomaly_such_as_a_port_that_is_back_or_a_worker_that_was_asked_to_end() -> None:
+    assert signal_of(observed(severity="info")) is None
+    assert signal_of(observed(origin="process", severity="info")) is None
+    assert signal_of(observed(severity="warning")) is not None
 
 
 def test_a_record_that_names_itself_an_injection_keeps_its_severity_its_mark_and_its_fault() -> None:

@@ -35,6 +35,8 @@ def test_a_summary_holds_the_nodes_values_by_name() -> None:
         "step_time_seconds": pytest.approx(1.0),
         "running": 1.0,
         "ranks": 24.0,
+        "ranks_running": 24.0,
+        "progress_age_seconds": pytest.approx(0.5),
     }
 
 
@@ -58,6 +60,27 @@ def test_a_node_that_missed_the_tick_has_no_values_and_its_ranks_do_not_count() 
     last = run.summaries[-1]
     assert last.columns["gpu.power_watts.mean"][-1] is None
     assert last.jobs["llama"]["ranks"] == 20.0
+
+
+def test_a_silent_node_keeps_its_processes_and_those_that_do_not_run_are_named() -> None:
+    cell = SampleCell(jobs=("llama", "", "llama"))
+    run = Run(cell).go(20).go(12, {("n0", "process", "1", "running"): 0.0}, without=["n2"])
+    last = run.summaries[-1]
+    assert last.processes == {
+        "llama": {
+            "n0": dict.fromkeys(["0", "1", "2", "3"], ""),
+            "n2": dict.fromkeys(["200", "201", "202", "203"], ""),
+        }
+    }
+    assert last.not_running == {"n0": ("1",)}
+    assert (last.jobs["llama"]["ranks"], last.jobs["llama"]["ranks_running"]) == (4.0, 3.0)
+    assert last.nodes["n2"].stale
+
+
+def test_the_progress_of_a_job_is_the_oldest_of_those_processes_that_run() -> None:
+    ages = {("n0", "process", "1", "progress_age_seconds"): 9.0, ("n0", "process", "2", "progress_age_seconds"): 50.0}
+    run = Run(SampleCell()).go(8, {**ages, ("n0", "process", "2", "running"): 0.0})
+    assert run.summaries[-1].jobs["llama"]["progress_age_seconds"] == 9.0
 
 
 def test_a_job_whose_progress_cannot_be_read_is_unknown_not_zero() -> None:

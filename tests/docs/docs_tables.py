@@ -162,6 +162,7 @@ def checks() -> str:
         known = METRICS["process", metric]
         rows.append((code(name), code("job/NAME"), known.unit, f"{how} over the job's processes: {known.meaning}"))
     rows.append((code("ranks"), code("job/NAME"), "1", "how many of the job's processes are seen"))
+    rows.append((code("ranks_running"), code("job/NAME"), "1", "how many of those run"))
     return table(("metric", "of", "unit", "meaning"), rows)
 
 

@@ -276,7 +276,9 @@ def test_other_experiments_and_unknown_checks_are_passed_by() -> None:
 def test_begin_twice_changes_nothing_and_forget_leaves_no_state() -> None:
     recovery = begun()
     feed_rates(recovery, [GOOD] * 100)
+    recovery.feed(node_summary(T0, 0.9))
     table = {key: value for key, value in recovery.dirty().items() if value is not None}
+    assert {key.split("/")[2] for key in table} == {"facts", "s", "m"}
     recovery.begin(EXPERIMENT, plan(hold=9), T0)
     assert recovery.dirty() == {}
     recovery.forget(EXPERIMENT)

@@ -41,11 +41,12 @@ class Whole:
         rules: Path | None = None,
         failures: tuple[Failure, ...] = (),
         nodes: int = 64,
+        **shape: float,
     ) -> None:
         rng = np.random.default_rng(seed)
         self.name = cluster
         self.now = T0
-        self.cluster = SimulatedCluster(ClusterSpec(cluster=cluster, nodes=nodes, cells=4), rng)
+        self.cluster = SimulatedCluster(ClusterSpec(cluster=cluster, nodes=nodes, cells=4, **shape), rng)
         self.agents = SimulatedAgents(self.cluster, Verifier(RING), rng.spawn(1)[0])
         self.organic = Organic(self.cluster, rng.spawn(1)[0], rate=0.0)
         self.script = Script(failures, self.organic, T0)

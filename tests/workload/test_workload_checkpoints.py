@@ -51,6 +51,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_taken(start: Star
     assert (status["steps_lost"], status["data_lost"], status["bad_weights_loaded"]) == (10, 0, 0)
     assert (status["checkpoints"]["bad"], status["step"], status["replayed_otherwise"]) == (0, 40, 0)
     assert re.search(r"checkpoint step-00000030 refused: sha256 of [\w.]+ differs; taking the one before", again.log())
+    assert "checkpoint_corrupt" in faults(again.log())
 
 
 def test_without_checksums_the_damaged_weights_are_loaded_and_the_status_shows_it(start: Start) -> None:

@@ -8,6 +8,7 @@ Evidence has the same names everywhere, in facts and in what `read` prints:
 - links: `nvlink`, `link`, `regs`, `peer`, `netdev`, `local`, `ib_status`, `vendor_err`
 - host: `bdf`, `cpu`, `bank`, `dimm`, `ce_count`, `bits`, `reporter`, `watts`, `facility`, `member`, `constraint`
 - storage, services: `server`, `path`, `errno`, `cause`, `broker`, `side`, `not_after`
+- checkpoints: `checkpoint`, `file` (in it), `format`, `missing_bytes`
 - jobs: `op`, `seq`, `ranks`, `last_completed`, `exitcode`, `local_rank`
 """
 

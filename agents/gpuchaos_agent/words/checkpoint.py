@@ -53,7 +53,8 @@ _ERRNO_OF: Final = {
     "Stale file handle": 116,
 }
 _ACTIONS: Final = {"disk_full": "free_space", "quota": "free_space", "read_only": "check_storage_path"}
-_CHECKPOINT: Final = re.compile(
+#: What names of checkpoints and of their files have in common.
+CHECKPOINT: Final = re.compile(
     r"(?i)ckpt|checkpoint|\.(?:pt|pth|distcp|safetensors|bin|tmp|metadata|index)\b|/(?:global_)?step[_-]?\d|snapshot|optim"
 )
 
@@ -102,7 +103,7 @@ def _with_errno(text: str, record: LogRecord) -> Finding | None:
     if errno is None or errno not in _CAUSES:
         return None
     cause, otherwise = _CAUSES[errno]
-    saves = match.re is not _OS_ERROR or _CHECKPOINT.search(groups.get("path") or text) is not None
+    saves = match.re is not _OS_ERROR or CHECKPOINT.search(groups.get("path") or text) is not None
     if not saves and not otherwise:
         return None
     row = replace(_FAILED, action=_ACTIONS.get(cause, "check_storage_path"))
