@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from journal_entries import journalled
-from lab.hosts import Host, cable, host, needs
+from lab.hosts import Host, cable, echo, host, needs
 from lab.waiting import until
 from two_hosts import serving
 
@@ -246,6 +246,39 @@ def thread_procfs(folder: Path) -> Path:
     procfs.mkdir()
     (procfs / "net").symlink_to("/proc/thread-self/net")
     return procfs
+
+
+@pytest.mark.root
+def test_an_undo_lets_connections_end_in_their_own_time_and_without_delay(hosts: Hosts, state: Path) -> None:
+    params: dict[str, Scalar] = {**ECHO, "delay": "300ms", "drain": "30s"}
+    with hosts.node.inside(), injected(state, params) as (fault, entry):
+        with socket.create_connection((PEER, SERVICE), timeout=10) as connection:
+            connection.sendall(b"hello")
+            assert connection.recv(5) == b"hello"
+            undoing = threading.Thread(target=fault.undo, args=(entry,))
+            undoing.start()
+            until(lambda: "\t\taccept\n" in ruleset())
+            began = time.monotonic()
+            connection.sendall(b"again")
+            assert connection.recv(5) == b"again"
+            assert time.monotonic() - began < 0.3
+            assert undoing.is_alive(), "it did not wait for the connection"
+        undoing.join(10)
+
+
+@pytest.mark.root
+def test_a_connection_that_stays_is_ended_when_the_drain_is_over(hosts: Hosts, state: Path) -> None:
+    params: dict[str, Scalar] = {**ECHO, "delay": "50ms", "drain": "100ms"}
+    with (
+        hosts.node.inside(),
+        injected(state, params) as (fault, entry),
+        socket.create_connection((PEER, SERVICE), timeout=10) as connection,
+    ):
+        connection.sendall(b"hello")
+        assert connection.recv(5) == b"hello"
+        fault.undo(entry)
+        assert fault.verify(entry)
+        assert echo(connection, 5.0) in ("closed", "reset")
 
 
 @pytest.mark.root

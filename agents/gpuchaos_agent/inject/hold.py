@@ -91,14 +91,14 @@ def find(mark: str, procfs: Path = Path("/proc")) -> list[Payload]:
     return found
 
 
-def end(mark: str) -> None:
-    """Ends every process that was started with `mark`; nothing where there is none.
+def end(mark: str, *, wait_s: float = 1.0) -> None:
+    """Ends every process that was started with `mark`, which has `wait_s` seconds; nothing where there is none.
 
     Raises:
         InjectError: one does not end.
     """
     for holder in find(mark):
-        _end(holder, 1.0)
+        _end(holder, wait_s)
 
 
 def _says_ready(child: subprocess.Popen[bytes], within_s: float) -> bool:

@@ -43,7 +43,7 @@ class Settings:
 
     `bytes_per_s` limits a direction of all connections together, None does not. `rules` are nft commands, one a
     line, with PORT4 and PORT6 for the proxy's ports; `entry` is the journal's file, `until` the lease's end. `mark`
-    is what the owner of the rules is known by as well.
+    is what the owner of the rules is known by as well. At its end connections have `drain_s` to end by themselves.
     """
 
     rules: list[str]
@@ -58,6 +58,7 @@ class Settings:
     listen6: str | None = None
     nft: str = "nft"
     mark: str = ""
+    drain_s: float = 0.0
 
 
 class Pace:
@@ -96,6 +97,11 @@ class Line:
         async with asyncio.TaskGroup() as both:
             both.create_task(self._read(reader))
             both.create_task(self._write(writer))
+
+    def at_once(self) -> None:
+        """From here on nothing is held back; what is held already comes out in its order."""
+        self._delay = self._jitter = 0.0
+        self._pace = Pace(None)
 
     def wait(self) -> float:
         """How long what is sent now is held back, seconds."""
@@ -140,6 +146,8 @@ class Proxy:
         self._rng = rng
         self._paces = {way: Pace(settings.bytes_per_s) for way in ("out", "in")}
         self._own: set[tuple[str, int]] = set()
+        self._lines: set[Line] = set()
+        self._none_left = asyncio.Event()
 
     async def listen(self) -> tuple[list[asyncio.Server], dict[str, int]]:
         """The servers, and the ports that the kernel gave them, by the name that the rules have for them."""
@@ -154,11 +162,13 @@ class Proxy:
 
     async def _passed_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward: asyncio.StreamWriter | None = None
+        lines: dict[str, Line] = {}
         try:
             host, port = original(writer.get_extra_info("socket"))
             if port in {each for _, each in self._own}:
                 raise ConnectionRefusedError  # nobody was redirected: this would go round for ever
             lines = {way: Line(self._settings, way, self._paces[way], self._rng) for way in ("out", "in")}
+            self._lines.update(lines.values())
             # The client's handshake is over already; what it would have taken is made up for here.
             await asyncio.sleep(lines["out"].wait())
             back, forth = await asyncio.wait_for(asyncio.open_connection(host, port, limit=_CHUNK), _CONNECT_S)
@@ -173,6 +183,18 @@ class Proxy:
             for each in (writer, onward):
                 if each is not None:
                     each.close()
+            self._lines -= set(lines.values())
+            if not self._lines:
+                self._none_left.set()
+
+    async def drain(self) -> None:
+        """Connections go on without delay until they end, or for `drain_s`: an undo is to break nobody's."""
+        for line in self._lines:
+            line.at_once()
+        self._none_left.clear()
+        if self._lines:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none_left.wait(), self._settings.drain_s)
 
 
 def original(connection: socket.socket) -> tuple[str, int]:
@@ -225,8 +247,23 @@ def redirect(settings: Settings, ports: dict[str, int]) -> subprocess.Popen[byte
     return None
 
 
+def _let_by(settings: Settings, holder: subprocess.Popen[bytes] | None) -> None:
+    """From here on every new connection goes to the service itself.
+
+    The redirect stays behind: with the last one gone the kernel would forget what it redirected before.
+    """
+    hooks = [line.split()[4] for line in settings.rules if line.startswith("add chain ")]
+    lines = "; ".join(f"insert rule inet {settings.table} {hook} accept" for hook in hooks)
+    if holder is not None and holder.stdin is not None:
+        with contextlib.suppress(OSError):
+            holder.stdin.write(lines.encode() + b"\n")
+            holder.stdin.flush()
+    else:
+        subprocess.run([settings.nft, lines], capture_output=True, check=False)
+
+
 def _remove(settings: Settings, holder: subprocess.Popen[bytes] | None) -> None:
-    """The redirect goes first: from here on every new connection goes to the service itself."""
+    """What is left of the rules."""
     if holder is not None:
         holder.kill()
         holder.wait()
@@ -255,7 +292,8 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
-    servers, ports = await Proxy(settings, random.Random()).listen()
+    proxy = Proxy(settings, random.Random())
+    servers, ports = await proxy.listen()
     entry = Path(settings.entry)
     holder = redirect(settings, ports)
     try:
@@ -270,9 +308,11 @@ async def serve(settings: Settings) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), _LOOK_S)
     finally:
-        _remove(settings, holder)
+        _let_by(settings, holder)
         for server in servers:
             server.close()
+        await proxy.drain()
+        _remove(settings, holder)
 
 
 def main(arguments: list[str]) -> int:

@@ -58,7 +58,8 @@ class ServiceLatencyParams(Authored):
 
     `direction` out holds back what goes to the service, in what comes from it. `method` auto takes netem where the
     kernel has it and it can do what is asked, else a proxy. `forwarded` takes in traffic that this node only passes
-    on (its pods'). `probe` is what to send to get an answer that can be timed: `PING\r\n`.
+    on (its pods'). `probe` is what to send to get an answer that can be timed: `PING\r\n`. `drain` is how long
+    connections through the proxy may go on, without delay, when the fault is undone.
     """
 
     service: Annotated[str, AfterValidator(_service)]
@@ -71,6 +72,7 @@ class ServiceLatencyParams(Authored):
     protocol: Literal["tcp", "udp"] = "tcp"
     forwarded: bool = False
     probe: str | None = Field(default=None, min_length=1, max_length=500)
+    drain: Annotated[str, AfterValidator(_time)] | None = "2s"
     include_brokers: bool = False
 
     @model_validator(mode="after")

@@ -103,6 +103,7 @@ def inject(env: Env, asked: ServiceLatencyParams, entry: JournalEntry) -> None:
         listen6=("::" if asked.forwarded else "::1") if has_six else None,
         nft=tools.find("nft") or "nft",
         mark=word(entry, "holder"),
+        drain_s=seconds(asked.drain),
     )
     hold.start(
         _MODULE,
@@ -128,7 +129,8 @@ def evidence(asked: ServiceLatencyParams, entry: JournalEntry) -> Evidence:
 
 def undo(env: Env, entry: JournalEntry) -> None:
     """Ends the proxy, and with it the rules; removes them where they are nobody's."""
-    hold.end(word(entry, "holder"))
+    drain_s = seconds(str(entry.params.get("drain") or "2s"))
+    hold.end(word(entry, "holder"), wait_s=drain_s + 1.0)
     if nft.gone_with_boot(entry, env.boot_id):
         return
     table, until = word(entry, "table"), time.monotonic() + _REMOVED_S
