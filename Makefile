@@ -3,10 +3,10 @@ SHELL := bash
 BROKER ?= embedded
 PY := .venv/bin/python
 
-.PHONY: demo test lint bench soak setup tools schema lock clean help
+.PHONY: demo demo-faults test lint bench soak setup tools schema lock clean help
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 setup:  ## .venv with everything in it
 	@.ci/setup
@@ -21,6 +21,9 @@ demo: setup
 endif
 demo:  ## the whole loop in under 90 s (BROKER=kafka: on a real Apache Kafka)
 	@.venv/bin/gpuchaos demo --broker $(BROKER)
+
+demo-faults: tools  ## an example workload under each of the nine faults, as root, about 15 minutes
+	@PYTHONPATH=examples $(PY) -m nine_faults --broker $(BROKER)
 
 lint: setup  ## ruff and mypy --strict
 	@$(PY) -m ruff check .

@@ -33,13 +33,17 @@ BmcUrl = Annotated[str, Field(pattern=r"^(https?|ipmi)://[^@/?#\s]+(\?cipher=\d+
 
 
 class Job(Authored):
-    """A process of a job on this node: `pid` or `pidfile` names it, `log` tells its progress."""
+    """A process of a job on this node: `pid` or `pidfile` names it, `log` tells its progress.
+
+    `numa_node` is the node of its GPU where the machine does not tell it.
+    """
 
     job: Name
     pid: int | None = Field(default=None, gt=1)
     pidfile: Path | None = None
     log: Path | None = None
     gpu: str | None = None
+    numa_node: int | None = Field(default=None, ge=0)
     step_pattern: str | None = None
     time_pattern: str | None = None
     metrics_url: str | None = Field(default=None, pattern="^https?://")

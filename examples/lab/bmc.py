@@ -80,7 +80,7 @@ exit 0
 _LAN = """name "node"
 set_working_mc 0x20
   startlan 1
-    addr 127.0.0.1 {port}
+    addr {address} {port}
     priv_limit admin
     allowed_auths_callback none md2 md5 straight
     allowed_auths_user none md2 md5 straight
@@ -121,8 +121,10 @@ class IpmiNode:
 
 
 @contextmanager
-def ipmi(folder: Path, *, on: str = "exec sleep 100000", off: str = "") -> Iterator[IpmiNode]:
-    """`ipmi_sim` on a port of its own, the node switched on.
+def ipmi(
+    folder: Path, *, address: str = "127.0.0.1", on: str = "exec sleep 100000", off: str = ""
+) -> Iterator[IpmiNode]:
+    """`ipmi_sim` on a port of `address`, the node switched on.
 
     The node is a shell running `on`; without power it is killed, and then `off` is run.
     """
@@ -135,11 +137,13 @@ def ipmi(folder: Path, *, on: str = "exec sleep 100000", off: str = "") -> Itera
     hook.chmod(0o755)
     (folder / "on.sh").write_text(on + "\n")
     (folder / "off.sh").write_text(off + "\n")
-    (folder / "lan.conf").write_text(_LAN.format(port=port, folder=folder, user=USER, password=PASSWORD))
+    (folder / "lan.conf").write_text(
+        _LAN.format(address=address, port=port, folder=folder, user=USER, password=PASSWORD)
+    )
     (folder / "node.emu").write_text(_EMU)
     subprocess.run([hook, "0x20", "set", "power", "1"], check=True)
     # With the cipher suite, because the simulator does not answer the question which ones it has.
-    node = IpmiNode(f"ipmi://127.0.0.1:{port}?cipher=3", folder)
+    node = IpmiNode(f"ipmi://{address}:{port}?cipher=3", folder)
     argv = [simulator, "-c", str(folder / "lan.conf"), "-f", str(folder / "node.emu"), "-s", str(folder), "-n"]
     with (folder / "sim.log").open("wb") as out, subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out) as sim:
         try:

@@ -20,6 +20,8 @@ from lab.missing import MissingError
 from lab.waiting import until
 
 CLONE_NEWNET = 0x40000000
+#: The link of a host to its switch.
+UPLINK = "eth0"
 #: A port that nobody listens at (discard).
 UNUSED = 9
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -113,6 +115,19 @@ def echo(connection: socket.socket, timeout: float = 0.4) -> str:
         return "silence"
 
 
+def move_out(name: str) -> Host:
+    """Puts this process into a namespace of its own, which its children share. Before it starts any thread.
+
+    Raises:
+        OSError: it may not.
+    """
+    if _LIBC.unshare(CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    made = Host(name, os.getpid())
+    made.run("ip", "link", "set", "lo", "up")
+    return made
+
+
 @contextlib.contextmanager
 def host(name: str) -> Iterator[Host]:
     """A namespace with its loopback up."""
@@ -138,6 +153,21 @@ def cable(one: Host, other: Host, number: int) -> None:
     # An end knows its neighbour only a while after it is up, longest with IPv6: what comes before that is lost.
     for address in (f"10.77.{number}.2", f"fd77:{number}::2"):
         until(partial(_answers, one, address))
+
+
+def switch(at: Host, address: str, hosts: dict[Host, str]) -> None:
+    """A switch on `at`, which gets `address`, with a port for each of `hosts`; addresses have their prefix length."""
+    at.run("ip", "link", "add", "switch", "type", "bridge")
+    at.run("ip", "addr", "add", address, "dev", "switch")
+    at.run("ip", "link", "set", "switch", "up")
+    for other, its in hosts.items():
+        port = f"to-{other.name}"
+        at.run("ip", "link", "add", port, "type", "veth", "peer", "name", UPLINK, "netns", str(other.pid))
+        at.run("ip", "link", "set", port, "master", "switch", "up")
+        other.run("ip", "addr", "add", its, "dev", UPLINK)
+        other.run("ip", "link", "set", UPLINK, "up")
+    for its in hosts.values():
+        until(partial(_answers, at, its.partition("/")[0]))
 
 
 def _answers(at: Host, address: str) -> bool:

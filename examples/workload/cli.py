@@ -1,9 +1,11 @@
-"""Command line: `run` trains in a folder until it is stopped, `status` says how it is."""
+"""Command line: `run` trains in a folder until it is stopped, `resume` has it start again, `status` says how it is."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ _FIXED = ("seed", "batch", "width")
 def main(words: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 where the run failed, 2 where it cannot be."""
     arguments = _parser().parse_args(words)
-    return _run(arguments) if arguments.command == "run" else _status(arguments)
+    return {"run": _run, "resume": _resume, "status": _status}[arguments.command](arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,10 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--watchdog", type=float, default=default.watchdog, metavar="S", help="longest collective")
     add("--relink-every", type=int, default=default.relink_every, metavar="STEPS", help="links are opened anew")
     add("--hosts", default=",".join(default.hosts), help="addresses of the ranks, in turn")
-    add("--netns", default="", help="network namespaces of the ranks, in turn")
+    add("--netns", default="", help="network namespaces of the ranks, in turn: names or paths")
     add("--port", type=int, default=0, help="of rank 0, the others follow; 0: free ones")
     add("--cert-lifetime", type=float, default=default.cert_lifetime, metavar="S")
     add("--renew", action=argparse.BooleanOptionalAction, default=True, help="renew certificates")
+    add("--renew-every", type=float, default=default.renew_every, metavar="S", help="between two looks at each one")
     add("--pause", type=float, default=default.pause, metavar="S", help="idle time of each step")
     add("--batch", type=int, default=default.batch, help="samples of a step, of all ranks")
     add("--width", type=int, default=default.width, help="hidden units")
@@ -54,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-every", type=int, default=default.log_every, metavar="STEPS")
     add("--max-restarts", type=int, default=default.max_restarts)
     add("--status-port", type=int, default=0, help="page with /status and /metrics; 0: none")
+    resume = commands.add_parser("resume", help="has all ranks start again from the newest good checkpoint")
+    resume.add_argument("folder", type=Path, metavar="DIR")
     status = commands.add_parser("status", help="how a run is")
     status.add_argument("folder", type=Path, metavar="DIR")
     status.add_argument("-o", "--output", choices=("text", "json"), default="text")
@@ -88,6 +93,14 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"status at http://127.0.0.1:{settings.status_port}/status\n")
     sys.stdout.flush()
     return launcher.run()
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    try:
+        os.kill(int(Folder(arguments.folder.absolute()).pid("launcher").read_text()), signal.SIGUSR1)
+    except (OSError, ValueError):
+        return _say(f"{arguments.folder}: no run goes on there")
+    return 0
 
 
 def _status(arguments: argparse.Namespace) -> int:

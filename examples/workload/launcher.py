@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ _GRACE_S: Final = 1.0
 _KILLED_S: Final = 2.0
 _LONGEST_WAIT_S: Final = 10.0
 _LIVED_S: Final = 10.0
-_RENEW_S: Final = 1.0
 
 
 class BusyError(Exception):
@@ -48,7 +48,7 @@ class Launcher:
     def __init__(self, folder: Folder, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
-        self._stopping = False
+        self._stopping = self._resuming = False
         self._processes: list[subprocess.Popen[bytes]] = []
         folder.make()
         self._lock = folder.lock.open("w")
@@ -80,6 +80,7 @@ class Launcher:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_hup)
+        signal.signal(signal.SIGUSR1, self._on_resume)
         self._folder.pid("launcher").write_text(f"{os.getpid()}\n")
         log = os.open(self._folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         os.dup2(log, 1)
@@ -92,6 +93,11 @@ class Launcher:
         while True:
             begun = time.monotonic()
             failure = self._attempt()
+            if self._resuming and failure is None and not self._stopping:
+                self._resuming = False
+                lines.say(lines.launcher("Detected 1 new nodes from group_rank 0; will restart worker group"))
+                self._tell(state="restarting", restarts=self._state["restarts"] + 1)
+                continue
             if failure is None or self._stopping:
                 return self._end(failure)
             self._tell(last_failure=f"rank{failure.rank} ended with {failure.code}")
@@ -145,6 +151,9 @@ class Launcher:
                 told = time.monotonic()
                 for process in self._processes:
                     process.send_signal(signal.SIGTERM)
+            if self._resuming and not self._stopping:
+                self._interrupt()
+                return None
             if told is not None and time.monotonic() - told > 2 * self._settings.storage_timeout + 5.0:
                 return self._failed(min(waiting.values()))
             ended, _, _ = select.select(list(waiting), [], [], _LOOK_S)
@@ -153,6 +162,15 @@ class Launcher:
                 if self._processes[rank].wait() != 0:
                     return self._failed(rank)
         return None
+
+    def _interrupt(self) -> None:
+        """Ends all ranks where they are, and none of them sees another one go."""
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
+            for process in self._processes:
+                process.send_signal(number)
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
 
     def _failed(self, rank: int) -> _Failure:
         """The first that failed ends them all."""
@@ -184,7 +202,7 @@ class Launcher:
             *(str(rank), str(attempt), str(self.port)),
         ]
         if settings.netns:
-            command = ["nsenter", f"--net=/run/netns/{settings.netns[rank % len(settings.netns)]}", *command]
+            command = ["nsenter", f"--net={Path('/run/netns') / settings.netns[rank % len(settings.netns)]}", *command]
         variables = {
             **environment(),
             **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -200,7 +218,7 @@ class Launcher:
 
     def _keep_renewing(self) -> None:
         while True:
-            time.sleep(_RENEW_S)
+            time.sleep(self._settings.renew_every)
             self._renew()
 
     def _renew(self) -> None:
@@ -223,6 +241,9 @@ class Launcher:
 
     def _on_stop(self, _signal: int, _frame: FrameType | None) -> None:
         self._stopping = True
+
+    def _on_resume(self, _signal: int, _frame: FrameType | None) -> None:
+        self._resuming = True
 
     def _on_hup(self, _signal: int, _frame: FrameType | None) -> None:
         for rank in range(self._settings.ranks):

@@ -42,6 +42,7 @@ class Rank:
         self._asked = self._stop = False
         self._identity = Identity(folder.tls, rank) if self._settings.tls else None
         signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, self._on_hup)
         folder.pid(rank).write_text(f"{os.getpid()}\n")
         self._model = Model(self._settings.width, self._settings.seed)

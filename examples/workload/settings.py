@@ -36,6 +36,7 @@ class Settings:
     port: int = 0
     cert_lifetime: float = 600.0
     renew: bool = True
+    renew_every: float = 1.0
     log_every: int = 1
     max_restarts: int = 1000
     status_port: int = 0
@@ -44,7 +45,7 @@ class Settings:
         """Why these cannot work; empty where they can."""
         if self.ranks < 1 or self.batch % self.ranks or SAMPLES % self.batch:
             return f"the batch ({self.batch}) must be a multiple of the ranks ({self.ranks}) and divide {SAMPLES}"
-        if min(self.watchdog, self.storage_timeout, self.cert_lifetime) <= 0 or self.pause < 0:
+        if min(self.watchdog, self.storage_timeout, self.cert_lifetime, self.renew_every) <= 0 or self.pause < 0:
             return "times must be above zero"
         if min(self.checkpoint_every, self.keep, self.relink_every, self.log_every, self.width) < 1:
             return "counts must be at least one"

@@ -24,6 +24,8 @@ from workload.tensors import digests, unpack
 
 MODEL = "model.safetensors"
 MANIFEST = "manifest.json"
+#: A link to the newest one.
+LATEST = "latest"
 
 
 class Checkpoints:
@@ -71,6 +73,10 @@ class Checkpoints:
         if final.exists():  # of an earlier attempt: the same step is the same content, unless it was damaged
             final.rename(self._folder / f".old-{os.getpid()}-{final.name}")
         beside.rename(final)
+        link = self._folder / f".old-{os.getpid()}-{LATEST}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(final.name)
+        link.replace(self._folder / LATEST)
         _sync(self._folder)
 
     def all(self) -> list[Path]:

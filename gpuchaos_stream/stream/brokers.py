@@ -37,12 +37,17 @@ _SESSIONS: Final[dict[Kind, tuple[float, float]]] = {
     "embedded": (embedded.SESSION_TIMEOUT_S, embedded.HEARTBEAT_INTERVAL_S),
 }
 
+LOOPBACK: Final = "127.0.0.1"
+
 
 class RunningBroker:
-    """A broker on loopback. A context manager: leaving it ends the broker and removes a temporary folder."""
+    """A broker at `host`. A context manager: leaving it ends the broker and removes a temporary folder."""
 
-    def __init__(self, kind: Kind, data_dir: Path, port: int, controller_port: int, *, owns_data: bool) -> None:
+    def __init__(
+        self, kind: Kind, data_dir: Path, port: int, controller_port: int, *, owns_data: bool, host: str = LOOPBACK
+    ) -> None:
         self.kind = kind
+        self.host = host
         self.data_dir = data_dir
         self.port = port
         self._controller_port = controller_port
@@ -52,7 +57,7 @@ class RunningBroker:
     @property
     def bootstrap(self) -> str:
         """`host:port`, for `--bootstrap-servers`."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def log_file(self) -> Path:
@@ -102,7 +107,7 @@ class RunningBroker:
                 start_new_session=True,
             )
         deadline = time.monotonic() + timeout_s
-        while not _answers(self.port):
+        while not _answers(self.host, self.port):
             if self._process.poll() is not None:
                 raise UserError(f"broker {self.kind}", f"ended with status {self._process.returncode}", self._said())
             if time.monotonic() > deadline:
@@ -156,8 +161,8 @@ class RunningBroker:
 
     def _command(self) -> list[str]:
         if self.kind == "kafka":
-            return kafka.prepare(self.data_dir, self.port, self._controller_port)
-        return embedded.command(self.port)
+            return kafka.prepare(self.data_dir, self.host, self.port, self._controller_port)
+        return embedded.command(self.host, self.port)
 
     def _signal(self, number: signal.Signals) -> None:
         if self.running and self._process is not None:
@@ -169,8 +174,8 @@ class RunningBroker:
         return "it said:\n" + "\n".join(lines or ["nothing"])
 
 
-def start_broker(kind: Kind, data_dir: Path | None = None) -> RunningBroker:
-    """Starts a broker on free loopback ports and returns it, answering; use it as a context manager.
+def start_broker(kind: Kind, data_dir: Path | None = None, host: str = LOOPBACK) -> RunningBroker:
+    """Starts a broker on free ports of `host` and returns it, answering; use it as a context manager.
 
     Without `data_dir` its data lies in a temporary folder that goes with it. The kernel kills the broker when
     the *thread* that called this ends (PR_SET_PDEATHSIG), so call it from the main thread.
@@ -182,8 +187,8 @@ def start_broker(kind: Kind, data_dir: Path | None = None) -> RunningBroker:
     folder = Path(tempfile.mkdtemp(prefix=f"gpuchaos-{kind}-")) if data_dir is None else data_dir
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _TRIES + 1):
-        port, controller_port = _free_ports(2)
-        broker = RunningBroker(kind, folder, port, controller_port, owns_data=owns)
+        port, controller_port = _free_ports(host, 2)
+        broker = RunningBroker(kind, folder, port, controller_port, owns_data=owns, host=host)
         try:
             broker.start()
         except UserError:
@@ -203,15 +208,15 @@ def start_broker(kind: Kind, data_dir: Path | None = None) -> RunningBroker:
     raise AssertionError  # the last attempt returned or raised
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(host: str, count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind((host, 0))
         return [one.getsockname()[1] for one in sockets]
 
 
-def _answers(port: int) -> bool:
+def _answers(host: str, port: int) -> bool:
     """Whether a Metadata request (version 1, of no topic) names at least one live broker.
 
     A connection alone says little: a KRaft node listens before its controller lets it serve.
@@ -221,7 +226,7 @@ def _answers(port: int) -> bool:
     body = struct.pack(">i", 0)  # an empty list of topics
     request = header + body
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
+        with socket.create_connection((host, port), timeout=1.0) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = _read(connection, 4)
             size = struct.unpack(">i", answer)[0]

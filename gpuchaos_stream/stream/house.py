@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from gpuchaos_stream.events.command import Role
 from gpuchaos_stream.events.signing import KeyRing, Signer
-from gpuchaos_stream.stream.brokers import Kind, RunningBroker, start_broker
+from gpuchaos_stream.stream.brokers import LOOPBACK, Kind, RunningBroker, start_broker
 from gpuchaos_stream.stream.child import Child
 from gpuchaos_stream.stream.settings import KafkaSettings, environment
 from gpuchaos_stream.stream.topics_admin import complete_topics
@@ -30,14 +30,21 @@ _AGENT: Final = (sys.executable, "-m", "gpuchaos_agent.agent")
 class House:
     """A context manager: leaving it ends all it started, in the reverse order.
 
-    `folder` gets keys, data and logs. With `broker` None the house uses `settings` to reach one that runs.
+    `folder` gets keys, data and logs. The broker is started at `host`; with `broker` None the house uses `settings` to
+    reach one that runs.
     """
 
     def __init__(
-        self, folder: Path, *, broker: Kind | None = "embedded", settings: KafkaSettings | None = None
+        self,
+        folder: Path,
+        *,
+        broker: Kind | None = "embedded",
+        host: str = LOOPBACK,
+        settings: KafkaSettings | None = None,
     ) -> None:
         self.folder = folder
         self._kind = broker
+        self._host = host
         self._settings = settings
         self._stack = contextlib.ExitStack()
         self.broker: RunningBroker | None = None
@@ -70,7 +77,7 @@ class House:
         with contextlib.ExitStack() as stack:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._kind is not None:
-                self.broker = stack.enter_context(start_broker(self._kind))
+                self.broker = stack.enter_context(start_broker(self._kind, host=self._host))
             self._make_keys()
             asyncio.run(complete_topics(self.settings))
             self._stack = stack.pop_all()

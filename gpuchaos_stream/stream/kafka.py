@@ -38,9 +38,9 @@ JVM_OPTIONS: Final = (
 PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller_port}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.voters=1@{host}:{controller_port}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
 log.dirs={logs}
 auto.create.topics.enable=false
@@ -99,7 +99,7 @@ def fetch() -> Path:
     return home
 
 
-def prepare(data: Path, port: int, controller_port: int) -> list[str]:
+def prepare(data: Path, host: str, port: int, controller_port: int) -> list[str]:
     """Formats the storage in `data` unless it is, and returns the command that runs the broker.
 
     Raises:
@@ -109,7 +109,7 @@ def prepare(data: Path, port: int, controller_port: int) -> list[str]:
     data.mkdir(parents=True, exist_ok=True)
     logs = data / "logs"
     properties = data / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller_port=controller_port, logs=logs))
+    properties.write_text(PROPERTIES.format(host=host, port=port, controller_port=controller_port, logs=logs))
     java = ["java", *JVM_OPTIONS, "-cp", f"{jars}/*"]
     if not (logs / "meta.properties").exists():
         cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

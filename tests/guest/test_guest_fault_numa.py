@@ -21,7 +21,8 @@ STATE: Final = "/run/numa-state"
 
 HUGE: Final = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-#: Memory on both nodes, three threads with masks of their own. On SIGUSR1 it allocates, starts a thread and a child.
+#: Memory on both nodes, three threads with masks of their own. On SIGUSR1 it allocates, starts a thread and a
+#: child; on SIGUSR2 it computes without an end.
 VICTIM: Final = """
     import mmap, os, signal, subprocess, sys, threading, time
 
@@ -55,7 +56,12 @@ VICTIM: Final = """
         child = subprocess.Popen(["sleep", "600"])
         print("grown", child.pid, flush=True)
 
+    def work(*_):
+        while True:
+            pass
+
     signal.signal(signal.SIGUSR1, grow)
+    signal.signal(signal.SIGUSR2, work)
     print("ready", flush=True)
     while True:
         signal.pause()
@@ -160,6 +166,19 @@ def test_process_is_moved_to_the_far_node_and_back_exactly_thread_by_thread_and_
     assert guest.check(f"find {STATE} -name '*.pages'") == ""
     assert "nothing to undo" in agent(guest, f"undo --all --node n1 --state-dir {STATE}").out
     assert look(guest, victim) == after
+
+
+@pytest.mark.timeout(900)
+def test_pages_that_the_kernels_balancing_has_marked_are_found_as_well(guest: Guest, victim: str) -> None:
+    quiet = node_of(look(guest, victim)["pages"])
+    # Only the pages of a process that computes are marked.
+    count = "sed -n 's/^numa_pte_updates //p' /proc/vmstat"
+    enough = int(guest.check(count)) + len(quiet) // 2
+    guest.check(f"echo 1 > /proc/sys/kernel/numa_balancing; kill -USR2 {victim}")
+    until(guest, f"[ $({count}) -ge {enough} ]", "its pages are marked")
+    found = node_of(look(guest, victim)["pages"])
+    missing = quiet.keys() - found.keys()
+    assert len(missing) < 0.01 * len(quiet), f"{len(missing)} of {len(quiet)} pages are not seen"
 
 
 @pytest.mark.timeout(900)

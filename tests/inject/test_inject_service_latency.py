@@ -255,8 +255,7 @@ def test_an_undo_lets_connections_end_in_their_own_time_and_without_delay(hosts:
         with socket.create_connection((PEER, SERVICE), timeout=10) as connection:
             connection.sendall(b"hello")
             assert connection.recv(5) == b"hello"
-            undoing = threading.Thread(target=fault.undo, args=(entry,))
-            undoing.start()
+            (undoing := threading.Thread(target=fault.undo, args=(entry,))).start()
             until(lambda: "\t\taccept\n" in ruleset())
             began = time.monotonic()
             connection.sendall(b"again")

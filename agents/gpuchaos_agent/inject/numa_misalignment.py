@@ -31,6 +31,8 @@ from gpuchaos_stream.events.base import Authored
 #: Of the memory to be moved, how much more must be free on the other node.
 _SPARE: Final = 1.25
 _MB: Final = 1 << 20
+#: How often one undo looks again for pages that came to light while others went back.
+_ROUNDS: Final = 5
 
 
 class NumaMisalignmentParams(Authored):
@@ -225,9 +227,11 @@ class NumaMisalignment:
                 return []
 
         known = sum(run.pages for run in before) or 1
-        for _ in range(2):  # what it allocates while pages go back
-            page_moves.move(pid, strayed())
-            left = sum(run.pages for run in strayed())
+        astray = strayed()
+        for _ in range(_ROUNDS):
+            page_moves.move(pid, astray)
+            astray = strayed()
+            left = sum(run.pages for run in astray)
             # A page in a thousand: what is under way at this very moment.
             if left <= known / 1000 or self._same(entry) is None:
                 return

@@ -26,6 +26,17 @@ _MPOL_MF_MOVE: Final = 1 << 1
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 #: Pages asked for at once: the process's mmap lock is held meanwhile.
 _AT_ONCE: Final = 4096
+#: Parts that one process_vm_readv takes at most: UIO_MAXIOV.
+_VECTOR: Final = 1024
+#: Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+_PRESENT: Final = 1 << 63
+_OF_FILE: Final = 1 << 61
+
+
+class _Part(ctypes.Structure):
+    """`struct iovec` of process_vm_readv(2)."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +92,10 @@ def where(procfs: Path, pid: int, ranges: Iterable[Range]) -> Iterator[Run]:
     for one in ranges:
         for at in range(one.start, one.end, _AT_ONCE * PAGE):
             addresses = range(at, min(one.end, at + _AT_ONCE * PAGE), PAGE)
-            nodes = _move(pid, addresses, None)
+            entries = _entries(procfs, pid, addresses)
+            nodes = _nodes(pid, addresses, entries)
             if one.of_file:
-                private = _private(procfs, pid, addresses)
+                private = [not entry & _OF_FILE for entry in entries]
                 nodes = [node if own else -errno.ENOENT for node, own in zip(nodes, private, strict=True)]
             offset = 0
             for node, group in itertools.groupby(nodes):
@@ -166,14 +178,48 @@ def strayed(now: Iterable[Run], before: Sequence[Run], node: int, home: int) -> 
     return [run for run in found if run.node != node]
 
 
-def _private(procfs: Path, pid: int, addresses: Sequence[int]) -> list[bool]:
-    """Whether each page is the process's own and none of a file's: bit 61 of its entry says the latter."""
+def _entries(procfs: Path, pid: int, addresses: Sequence[int]) -> list[int]:
+    """The entry of each page in /proc/PID/pagemap; what it does not reach to is nobody's own."""
     with (procfs / str(pid) / "pagemap").open("rb", buffering=0) as file:
         file.seek(addresses[0] // PAGE * 8)
         found = file.read(len(addresses) * 8)
     entries = struct.unpack(f"={len(found) // 8}Q", found)
-    flags = [not entry >> 61 & 1 for entry in entries]
-    return flags + [False] * (len(addresses) - len(flags))
+    return [*entries, *[_OF_FILE] * (len(addresses) - len(entries))]
+
+
+def _nodes(pid: int, addresses: Sequence[int], entries: Sequence[int]) -> list[int]:
+    """The node of each page, or a negative error number.
+
+    Linux 6.1 does not show move_pages what `kernel.numa_balancing` has marked to see who uses it. Such a page is read,
+    which takes the mark away, and asked for again.
+    """
+    nodes = _move(pid, addresses, None)
+    hidden = [at for at, (node, entry) in enumerate(zip(nodes, entries, strict=True)) if node < 0 and entry & _PRESENT]
+    if hidden:
+        _touch(pid, [addresses[at] for at in hidden])
+        for at, node in zip(hidden, _move(pid, [addresses[at] for at in hidden], None), strict=True):
+            nodes[at] = node
+    return nodes
+
+
+def _touch(pid: int, addresses: Sequence[int]) -> None:
+    """Reads a byte of each page; one that cannot be read is passed by."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    at = 0
+    while at < len(addresses):
+        parts = [_Part(address, 1) for address in addresses[at : at + _VECTOR]]
+        there = (_Part * len(parts))(*parts)
+        content = ctypes.create_string_buffer(len(there))
+        here = _Part(ctypes.addressof(content), len(there))
+        said = libc.process_vm_readv(
+            ctypes.c_int(pid),
+            ctypes.byref(here),
+            ctypes.c_ulong(1),
+            ctypes.byref(there),
+            ctypes.c_ulong(len(there)),
+            ctypes.c_ulong(0),
+        )
+        at += len(there) if said == len(there) else max(said, 0) + 1
 
 
 def _move(pid: int, addresses: Sequence[int], to: int | None) -> list[int]:

@@ -1,0 +1,1 @@
+"""The example workload under each of the nine faults, through the whole loop."""
