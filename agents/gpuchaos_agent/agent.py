@@ -85,8 +85,14 @@ def _take_back(settings: config.AgentSettings) -> None:
         lock = take(settings.state_dir)
         try:
             journal = Journal(settings.journal_dir)
-            # What takes longer goes on beside the start, and the agent that starts sees to it.
-            offline.undo(journal, _strategies(settings), clock.now(), "agent restarted", within_s=_TAKE_BACK_S)
+            boot_id = clock.boot_id(settings.procfs)
+            whose = {
+                "agent restarted": lambda entry: entry.boot_id == boot_id,
+                "node rebooted": lambda entry: entry.boot_id != boot_id,
+            }
+            for reason, only in whose.items():
+                # What takes longer goes on beside the start, and the agent that starts sees to it.
+                offline.undo(journal, _strategies(settings), clock.now(), reason, only=only, within_s=_TAKE_BACK_S)
         finally:
             lock.close()
 

@@ -259,6 +259,24 @@ def test_file_that_the_job_has_rewritten_in_place_keeps_what_the_job_wrote(folde
     assert path.stat().st_mtime_ns == stamp
 
 
+@pytest.mark.parametrize("killed_in", ["inject", "undo"])
+def test_agent_killed_between_the_bytes_and_their_time_leaves_the_undo_to_set_the_time_back(
+    folder: Folder, killed_in: str
+) -> None:
+    path = folder.put("npy")
+    os.utime(path, ns=(1_000_000_000, 2_000_000_001))
+    before = path.read_bytes()
+    entry = folder.entry(path, bits=3)
+    place = 2 if killed_in == "inject" else 1  # of offset, before, after, around
+    with path.open("r+b") as file:
+        for flip in json.loads(str(entry.payload["flips"])):
+            os.pwrite(file.fileno(), bytes([flip[place]]), flip[0])
+    assert path.stat().st_mtime_ns != 2_000_000_001
+    folder.strategy().undo(entry)
+    assert path.read_bytes() == before
+    assert path.stat().st_mtime_ns == 2_000_000_001
+
+
 def test_file_that_was_renamed_meanwhile_is_found_and_one_that_was_deleted_is_over(folder: Folder) -> None:
     run = folder.path / "run" / "step-100.tmp"
     run.mkdir(parents=True)

@@ -152,6 +152,7 @@ def test_flapping_whose_agent_died_before_it_could_be_known_of_never_begins(insi
     with pytest.raises(AssertionError, match="did not come up"):
         python(inside, FLAP.format(folder=str(tmp_path), parent="1", signal="SIGTERM"))
     assert inside("cat /sys/class/net/r0/carrier_down_count") == downs
+    assert not (tmp_path / "who").exists(), "an undo that has been would not find it"
 
 
 @needs_root

@@ -171,6 +171,7 @@ def undo(env: Env, entry: JournalEntry) -> None:
             if not _is_same(os.fstat(file), entry, env.boot_id):
                 return
             _write(file, {flip.offset: flip.before for flip in _standing(file, entry)})
+            _set_time_back(file, entry)
             strange = [flip.offset for flip in _flips(entry) if _byte(file, flip.offset) not in (flip.before, None)]
     except FileNotFoundError:
         return
@@ -344,6 +345,19 @@ def _write(file: int, values: Mapping[int, int]) -> None:
         os.fsync(file)
         with suppress(OSError):  # not its owner and not root
             os.utime(file, ns=(told.st_atime_ns, told.st_mtime_ns))
+
+
+def _set_time_back(file: int, entry: JournalEntry) -> None:
+    """Where an agent was killed between bytes and time: if all of the file is as it was, so is its time.
+
+    Of a file of which only blocks are known, somebody may have written elsewhere: its time stays.
+    """
+    told, before = os.fstat(file), entry.payload.get("mtime_ns")
+    if not isinstance(before, int) or told.st_mtime_ns == before or entry.payload.get("sha256_of") != "file":
+        return
+    if _sha256(file, None) == entry.payload.get("sha256"):
+        with suppress(OSError):  # not its owner and not root
+            os.utime(file, ns=(told.st_atime_ns, before))
 
 
 def _sha256(file: int, blocks: Iterable[Flip] | None) -> str:

@@ -57,6 +57,8 @@ def main() -> None:
         json.dump({"holder_pid": os.getpid(), "holder_start": stat.start if stat else 0}, file)
     if os.getppid() == given["parent"]:
         flap(given, stop)
+    else:
+        path.unlink()  # whoever undoes the fault may have looked for it already
 
 
 if __name__ == "__main__":
