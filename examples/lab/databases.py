@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -131,7 +132,7 @@ def _running(at: Host, argv: list[str], log: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # PostgreSQL would wait for its clients at SIGTERM
         try:
             server.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:

@@ -65,6 +65,7 @@ def test_every_module_that_is_named_can_be_loaded(guest: Guest, purpose: str) ->
     guest.check(f"modprobe -a {' '.join(MODULES[purpose])}")
 
 
+@pytest.mark.soak
 def test_guest_that_dies_says_so_and_leaves_no_process(guest: Guest, tmp_path: Path) -> None:
     with Guest(memory_mb=512, cpus=1, folder=tmp_path) as other:
         process = other._process

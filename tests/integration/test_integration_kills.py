@@ -53,6 +53,7 @@ def assert_true_ttr(watch: Watch, state: ExperimentState) -> None:
     assert state.recovery.ttr == pytest.approx(true, abs=1.6)
 
 
+@pytest.mark.soak
 async def test_worker_killed_again_and_again_halts_once_and_times_rightly(house: House) -> None:
     worker = house.worker().wait_for(READY)
     house.sim(*SIM).wait_for(READY)

@@ -74,6 +74,7 @@ async def told_in_full(watch: Watch, node: RealNode, experiment: str) -> None:
         assert stable_id(CLUSTER, fault_id, phase) in ids(events)
 
 
+@pytest.mark.soak
 async def test_broker_away_for_twenty_seconds_costs_telemetry_alone_which_is_counted(house: House) -> None:
     broker = broker_of(house)
     needs_kernel_log()

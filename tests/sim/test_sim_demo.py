@@ -163,7 +163,7 @@ def _replayed(command: list[str]) -> list[str]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupted_demo_ends_with_130_and_leaves_nothing_running(
     broker_kind: Kind, tmp_path: Path, number: signal.Signals
 ) -> None:

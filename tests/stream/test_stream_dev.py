@@ -272,6 +272,7 @@ def test_any_other_death_is_said_once_with_the_end_of_its_log_and_the_rest_goes_
 
 
 @pytest.mark.broker
+@pytest.mark.soak
 def test_dev_ends_with_1_and_says_so_when_the_broker_dies(broker_kind: Kind, tmp_path: Path) -> None:
     folder = tmp_path / "house"
     options = ("--broker", broker_kind, "--no-sim", "--no-agent", "--folder", str(folder))

@@ -202,6 +202,7 @@ async def test_a_paused_broker_delays_and_loses_nothing(own_broker: RunningBroke
             await check.until_complete(9_000, within_s=40)
 
 
+@pytest.mark.soak
 async def test_a_second_worker_that_joins_and_is_killed_changes_nothing(
     own_broker: RunningBroker, tmp_path: Path
 ) -> None:
