@@ -68,7 +68,9 @@ def make(state_dir: Path, *brokers: str) -> DatabaseOutage:
 
 
 def entry_of(payload: dict[str, Scalar], params: dict[str, Scalar], fault_id: str = "f-1") -> JournalEntry:
-    return journalled("database-outage", TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id)
+    return journalled(
+        "database-outage", TARGET, params, payload, boot_id=clock.boot_id(), fault_id=fault_id, now=clock.now()
+    )
 
 
 def planned(of: DatabaseOutage, at: Host, **params: Scalar) -> JournalEntry:
@@ -268,15 +270,26 @@ def test_a_holder_that_starts_after_the_undo_takes_nothing(place: Place, outage:
     assert place.databases["redis"].answers(place.node, AWAY)
 
 
-def test_a_holder_ends_by_itself_at_its_own_time(place: Place, outage: DatabaseOutage, tmp_path: Path) -> None:
+def test_a_holder_ends_by_itself_with_the_lease_and_stays_for_a_renewed_one(
+    place: Place, outage: DatabaseOutage, tmp_path: Path
+) -> None:
     entry = planned(outage, place.node, engine="redis", address=f"{AWAY}:6379", mode="exhausted")
+    over = entry.model_copy(update={"lease_deadline": clock.now().boot - 2.0})
     (tmp_path / "permit").touch()
-    arguments = database_outage._arguments(entry)
-    arguments[arguments.index("--until") + 1] = "0"
+    arguments = database_outage._arguments(over)
     arguments[arguments.index("--permit") + 1] = str(tmp_path / "permit")
+    Journal(tmp_path).write(entry)
+    renewed = [*arguments]
+    renewed[renewed.index("--entry") + 1] = str(tmp_path / f"{entry.fault_id}.json")
     with place.node.inside():
         done = subprocess.run([sys.executable, "-m", database_outage._HOLDER, *arguments], timeout=30, check=False)
-    assert done.returncode == 0
+        assert done.returncode == 0
+        holder = subprocess.Popen([sys.executable, "-m", database_outage._HOLDER, *renewed], stdout=subprocess.PIPE)
+        with holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"ready\n"
+            Journal(tmp_path).write(over)
+            assert holder.wait(30) == 0
 
 
 def test_an_entry_of_another_boot_is_undone_and_never_injected(place: Place, outage: DatabaseOutage) -> None:

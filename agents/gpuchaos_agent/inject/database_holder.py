@@ -1,7 +1,8 @@
 """Takes a database's connections until it says that there are no more, and keeps taking those that become free.
 
 `python -m gpuchaos_agent.inject.database_holder`, started by `database-outage` with `mode: exhausted`. It lives
-while its permit file does, and until a time of its own at the latest; it says `ready` once the server was full.
+while its permit file does, and until the lease ends, which a renewed journal entry moves; it says `ready` once the
+server was full.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuchaos_agent.inject.database_probe import Engine, Outcome, hello, verdict, words
+from gpuchaos_agent.inject.freeze_guard import GRACE_S, deadline
 
 _IN_FLIGHT: Final = 32
 #: Between two attempts once the server was full, seconds: a place that becomes free is ours soon.
@@ -29,6 +31,7 @@ _SURELY: Final = 3
 #: Places taken without a word for each time that the server turned our user away.
 _SILENT_PLACES: Final = 64
 _TICK_S: Final = 0.05
+_LOOK_S: Final = 0.5
 #: Descriptors for what is no connection.
 _SPARE: Final = 32
 
@@ -148,19 +151,24 @@ class Holder:
 def main(arguments: list[str] | None = None) -> int:
     """Holds until the permit is gone; 1 where the server never was full."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--engine", "--address", "--permit"):
+    for name in ("--engine", "--address", "--permit", "--entry"):
         parser.add_argument(name, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--most", type=int, required=True)
-    parser.add_argument("--until", type=float, required=True, help="on the boot-time clock")
+    parser.add_argument("--until", type=float, required=True, help="the lease's end on the boot-time clock")
     given = parser.parse_args(arguments)
     permit = Path(given.permit)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     holder = Holder(given.engine, given.address, given.port, min(given.most, hard - _SPARE))
-    told = False
+    told, until, looked = False, given.until, 0.0
     try:
-        while permit.exists() and time.clock_gettime(time.CLOCK_BOOTTIME) < given.until:
+        while permit.exists():
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            if now - looked > _LOOK_S:
+                looked, until = now, deadline(Path(given.entry), until) or until
+            if now > until + GRACE_S:
+                break
             holder.step()
             if holder.full >= _SURELY and not told:
                 told = True

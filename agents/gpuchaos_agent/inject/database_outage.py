@@ -29,8 +29,6 @@ _HOLDER: Final = "gpuchaos_agent.inject.database_holder"
 _ASK_S: Final = 1.0
 _WAIT_S: Final = 0.4
 _STEP_S: Final = 0.02
-#: The holder ends by itself then, whatever became of everybody else, seconds.
-_LONGEST_HOLD_S: Final = 3600.0
 _FULL_WITHIN_S: Final = 10.0
 _PROC: Final = Path("/proc")
 
@@ -230,14 +228,15 @@ def _first_answer(engine: Engine, networks: tuple[Network, ...], port: int) -> t
 
 def _arguments(entry: JournalEntry) -> list[str]:
     payload = entry.payload
-    until = time.clock_gettime(time.CLOCK_BOOTTIME) + _LONGEST_HOLD_S
+    permit = Path(str(payload["permit"]))
     given = {
         "engine": payload["engine"],
         "address": payload["probe"],
         "port": payload["port"],
         "most": payload["connections"],
-        "permit": payload["permit"],
-        "until": f"{until:.0f}",
+        "permit": permit,
+        "entry": permit.parents[1] / "journal" / f"{entry.fault_id}.json",
+        "until": entry.lease_deadline,
     }
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
