@@ -61,6 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             hosts = stack.enter_context(network(control))
             house = stack.enter_context(House(folder, broker=asked.broker, host=ADDRESS[CONTROL]))
+            narrator.say("starting the worker")
             worker = house.worker()
             worker.wait_for(READY)
             sums = asked.checksums

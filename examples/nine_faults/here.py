@@ -98,7 +98,6 @@ class Here:
         on_a, on_b = {**words, "n001": A, "n002": B}, {**words, "n001": B, "n002": A}
         pidfile = str(self._run / "pids" / "rank0.pid")
         return (
-            Trial("full-volume.yaml", on_a),
             Trial("database-away.yaml", on_a),
             Trial("slow-service.yaml", on_a),
             Trial(
@@ -106,6 +105,7 @@ class Here:
                 on_a,
                 {"fault.params.reload": "signal", "fault.params.pidfile": pidfile},
             ),
+            Trial("full-volume.yaml", on_a, provoke=self._resume),
             Trial("corrupt-checkpoint.yaml", on_a, provoke=self._resume),
             Trial("partitioned-node.yaml", on_b),
             Trial("powerless-node.yaml", on_b),

@@ -84,8 +84,10 @@ def as_json(outcomes: Sequence[Outcome]) -> str:
 
 
 def _times(row: dict[str, Any]) -> str:
-    moved = "   (the work moved off the target)" if row["mitigated_by"] == "moved" else ""
-    return " / ".join(_seconds(row[name]) for name in ("ttd", "ttm", "ttr")) + moved
+    said = ["the work moved off the target"] if row["mitigated_by"] == "moved" else []
+    said += ["absorbed: no check went out of tolerance"] if row["ttr"] == 0 else []
+    times = " / ".join(_seconds(row[name]) for name in ("ttd", "ttm", "ttr"))
+    return f"{times}   ({', '.join(said)})" if said else times
 
 
 def _evidence(event: FaultEvent | None) -> dict[str, Any]:

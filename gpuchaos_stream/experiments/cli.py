@@ -197,23 +197,23 @@ def stop(experiment_id: str, *, reason: str, key: Path | None, connection: Conne
     """
     signer = client.load_signer(key)
 
-    async def go() -> bool:
+    async def go() -> str:
         async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
             state = _find(await client.states(bus, connection.cluster), experiment_id)
             if state.status in _PAST_STOPPING:
-                return True
+                return f"was over or ending already: {state.status}"
             await client.stop(bus, signer, state, reason)
             try:
                 async with asyncio.timeout(STOP_TAKEN_S):
                     async for said in client.follow(aiter(records), connection.cluster):
                         if said.id == experiment_id and said.status in {Status.HALTING, *_PAST_STOPPING}:
-                            return True
+                            return "is stopped"
             except TimeoutError:
-                return False
-            return False
+                return ""
+            return ""
 
-    if _run(go()):
-        click.echo(f"{experiment_id} is stopped", err=True)
+    if said := _run(go()):
+        click.echo(f"{experiment_id} {said}", err=True)
         return
     click.echo(
         f"stop of {experiment_id} sent to its nodes, but no worker has taken it in {STOP_TAKEN_S:.0f} s: "

@@ -120,6 +120,7 @@ def _against(recovery: RecoveryRecord, name: str) -> str:
     value, objective, met = getattr(recovery, name), recovery.objectives.get(name), recovery.met.get(name)
     said = {True: "met", False: "missed", None: "open"}[met]
     how = " (the work moved off it)" if name == "ttm" and recovery.mitigated_by == "moved" else ""
+    how = " (absorbed: no check went out of tolerance)" if name == "ttr" and value == 0 else how
     return _seconds(value) + (f" of {objective:g} s, {said}" if objective is not None else "") + how
 
 
