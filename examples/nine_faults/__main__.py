@@ -125,6 +125,7 @@ async def _run(house: House, site: Site, wanted: Sequence[str], narrator: Narrat
         for trial in site.trials:
             name = trial.plan().fault.name
             if name in wanted:
+                narrator.say(f"waiting until the workload on {site.name} trains steadily")
                 await asyncio.to_thread(site.ready)
                 narrator.say(f"{name}: {trial.file} on {site.name}")
                 outcomes.append(await course.run(site, trial))

@@ -76,7 +76,7 @@ def test_a_broker_is_killed_with_its_parent(broker_kind: Kind, tmp_path: Path) -
 
 
 def test_a_broker_that_ends_at_once_is_an_error_that_quotes_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers.embedded, "command", lambda _port: ["sh", "-c", "echo no room at the inn; exit 3"])
+    monkeypatch.setattr(brokers.embedded, "command", lambda *_at: ["sh", "-c", "echo no room at the inn; exit 3"])
     with pytest.raises(UserError, match=r"ended with status 3; it said:\nno room at the inn"):
         start_broker("embedded")
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
+#: Where pytest finds the laboratory that the suite knows.
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SUITE = """
 import pytest
@@ -34,7 +36,7 @@ def outcome(folder: Path, ci: str, suite: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST.read_text())
     (folder / "test_suite.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
-    env = {**os.environ, "CI": ci}
+    env = {**os.environ, "CI": ci, "PYTHONPATH": str(EXAMPLES)}
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout.strip().splitlines()[-1]
 
