@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import hypothesis
 import pytest
 from lab.missing import MissingError
 
@@ -27,6 +28,10 @@ CONTROL_PARTITIONS = 4
 TELEMETRY_PARTITIONS = 8
 
 _used = pytest.StashKey[set[str]]()
+
+# How long an example takes is the machine's affair: no test here is a timed one.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def chosen_broker() -> Kind | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from pydantic import ValidationError
 
+from gpuchaos_agent.inject import netns, paths
 from gpuchaos_agent.inject.base import FaultStrategy, Payload
-from gpuchaos_agent.journal import FAULT_ID, EntryState, JournalEntry
+from gpuchaos_agent.journal import FAULT_ID, Damaged, EntryState, JournalEntry, Scalar
 from gpuchaos_agent.lease import LONGEST_S
 from gpuchaos_agent.nonces import Seen
 from gpuchaos_stream.events.base import entity_node
@@ -33,6 +34,7 @@ class Situation:
     strategies: Mapping[str, FaultStrategy]
     known: Mapping[str, JournalEntry]
     seen: Seen
+    aside: Callable[[], Sequence[Damaged]] = tuple
 
     @property
     def active(self) -> tuple[JournalEntry, ...]:
@@ -62,9 +64,44 @@ def prepare(command: Command, at: Situation) -> tuple[str | None, Payload]:
         if reason is not None:
             return reason, {}
         plan = at.strategies[str(command.fault)].plan
-        return None, plan(str(command.entity), command.params, str(command.fault_id))
+        payload = plan(str(command.entity), command.params, str(command.fault_id))
+        return None, netns.stamped(str(command.fault), payload)
     except Exception as error:  # noqa: BLE001  (nothing was done yet, so whatever it is, it is a refusal)
         return f"{type(error).__name__}: {error}", {}
+
+
+def held_by(
+    strategy: FaultStrategy,
+    target: str,
+    params: Mapping[str, Scalar],
+    standing: Iterable[JournalEntry],
+    strategies: Mapping[str, FaultStrategy],
+) -> str | None:
+    """Which fault that stands holds what a new one would take hold of, in words, or None.
+
+    Of one that this agent does not know, or whose parameters it cannot read, nothing can be told: it may hold anything.
+    """
+    wanted = strategy.resources(target, params)
+    for entry in standing:
+        other = strategies.get(entry.fault)
+        try:
+            holds = other.resources(entry.entity, entry.params) if other is not None else None
+        except ValueError:
+            holds = None
+        if holds is None:
+            return f"fault {entry.fault_id} ({entry.fault}) stands, of which this agent cannot tell what it holds"
+        held = paths.common(wanted, holds)
+        if held:
+            return f"{', '.join(sorted(held))} is held by fault {entry.fault_id} ({entry.fault})"
+    return None
+
+
+def unsettled(aside: Sequence[Damaged]) -> str | None:
+    """Why nothing new may begin while the journal has files that cannot be read, or None."""
+    if not aside:
+        return None
+    names = ", ".join(sorted({item.fault_id for item in aside}))
+    return f"the journal cannot read what it holds of {names}, which may stand: see gpuchaos-agent undo --all"
 
 
 def _first(
@@ -83,6 +120,10 @@ def _complete(command: Command, _at: Situation) -> str | None:
     if not FAULT_ID.match(command.fault_id):
         return f"fault_id {command.fault_id!r} must match {FAULT_ID.pattern}"
     return None
+
+
+def _settled(_command: Command, at: Situation) -> str | None:
+    return unsettled(at.aside())
 
 
 def _not_ended(command: Command, at: Situation) -> str | None:
@@ -133,13 +174,9 @@ def _parameters(command: Command, at: Situation) -> str | None:
 
 def _free(command: Command, at: Situation) -> str | None:
     """Two faults that hold the same thing would be undone in the wrong order."""
-    wanted = at.strategies[command.fault or ""].resources(command.entity or "", command.params)
-    for entry in at.active:
-        strategy = at.strategies.get(entry.fault)
-        held = wanted & strategy.resources(entry.entity, entry.params) if strategy is not None else frozenset()
-        if held:
-            return f"already: {', '.join(sorted(held))} is held by fault {entry.fault_id} ({entry.fault})"
-    return None
+    strategy = at.strategies[command.fault or ""]
+    held = held_by(strategy, command.entity or "", command.params, at.active, at.strategies)
+    return f"already: {held}" if held is not None else None
 
 
 def _reachable(command: Command, at: Situation) -> str | None:
@@ -153,6 +190,7 @@ _OF_THE_COMMAND: Final = (
     _complete,
     _not_ended,
     _new,
+    _settled,
     _known_fault,
     _here,
     _short_lease,

@@ -33,6 +33,7 @@ _EPILOG: Final = """
 commands:
   run          (default) send telemetry and facts, obey signed commands
   undo --all   take back what the undo journal holds; needs no broker, no keys and no running agent
+  undo --forget FAULT_ID   forget what a person has taken back by hand, for what the agent cannot take back
   faults       what this node can suffer, what each fault certifies and what it does not
   inject FAULT TARGET   one fault here by hand, for --seconds, with --param name=value; --dry-run prints the commands
   read PATH    what a recording says: a kernel or application log, a capture, nvidia-smi, numactl, a DCGM page
@@ -152,23 +153,44 @@ def _readable(settings: config.AgentSettings, taken: Taken, errors: dict[str, in
 
 
 def _undo(options: argparse.Namespace) -> int:
-    if not options.all:
-        raise UserError("undo", "what is to be undone?", "write undo --all")
     settings = _settings(options)
+    if not options.all and not options.forget:
+        raise UserError("undo", "what is to be undone?", "write undo --all")
     if not settings.journal_dir.is_dir():
         print(f"no journal in {settings.journal_dir}: nothing to undo")  # noqa: T201
         return 0
-    outcomes, damaged = offline.undo(
-        Journal(settings.journal_dir), _strategies(settings), clock.now(), "undone by a person: undo --all"
-    )
+    journal = _journal(settings)
+    if options.forget:
+        return _forget(journal, options.forget)
+    outcomes, damaged = offline.undo(journal, _strategies(settings), clock.now(), "undone by a person: undo --all")
     for item in outcomes:
         state = "undone" if item.problem is None else f"NOT UNDONE: {item.problem}"
         print(f"{item.entry.fault_id}  {item.entry.fault}  {item.entry.entity}  {state}")  # noqa: T201
     for broken in damaged:
-        print(f"{broken.fault_id}  UNREADABLE: {broken.problem}; kept as {broken.aside}")  # noqa: T201
+        print(  # noqa: T201
+            f"{broken.fault_id}  UNREADABLE: {broken.problem}; kept as {broken.aside}\n"
+            f"  its fault may stand: look into the file, take the fault back by hand, and then\n"
+            f"  gpuchaos-agent undo --forget {broken.fault_id}"
+        )
     if not outcomes and not damaged:
         print("nothing to undo")  # noqa: T201
     return 1 if damaged or any(item.problem is not None for item in outcomes) else 0
+
+
+def _forget(journal: Journal, fault_id: str) -> int:
+    """On a person's word alone: what it was may stand for ever."""
+    if not journal.forget(fault_id):
+        raise UserError("--forget", f"the journal holds nothing of {fault_id!r}", "see gpuchaos-agent undo --all")
+    print(f"{fault_id}  forgotten: nobody takes it back any more")  # noqa: T201
+    return 0
+
+
+def _journal(settings: config.AgentSettings) -> Journal:
+    try:
+        return Journal(settings.journal_dir)
+    except OSError as error:
+        where = str(settings.journal_dir)
+        raise UserError(where, f"cannot be written: {error.strerror}", "make room there, or set --state-dir") from error
 
 
 def _faults(options: argparse.Namespace) -> int:
@@ -189,16 +211,17 @@ def _inject(options: argparse.Namespace) -> int:
     settings = _settings(options)
     if not options.path or not options.target:
         raise UserError("inject", "needs a fault and a target", "write gpuchaos-agent inject FAULT TARGET")
-    from gpuchaos_stream.stream import settings as kafka  # noqa: PLC0415
+    from gpuchaos_agent.deadman import DeadMan  # noqa: PLC0415
 
-    servers = kafka.load(settings.kafka, bootstrap_servers=options.bootstrap_servers).bootstrap_servers
-    strategies = _strategies(settings, tuple(servers.replace(" ", "").split(",")))
-    asked = {
+    seconds = trial.duration(options.seconds, settings.longest_lease)
+    env = environment.of(settings, brokers=brokers(settings, options.bootstrap_servers))
+    strategies = faults.build(env)
+    asked: dict[str, Any] = {
         "fault": str(options.path),
         "target": options.target,
         "params": trial.parameters(options.param or []),
-        "seconds": options.seconds,
-        "boot_id": clock.boot_id(settings.procfs),
+        "seconds": seconds,
+        "boot_id": env.boot_id,
         "now": clock.now(),
     }
     if options.dry_run:
@@ -206,13 +229,27 @@ def _inject(options: argparse.Namespace) -> int:
         for line in strategies[entry.fault].commands(entry):
             print(line)  # noqa: T201
         return 0
-    journal = Journal(settings.journal_dir)
     lock = take(settings.state_dir)
     try:
+        journal = _journal(settings)
         entry = trial.entry_for(strategies, journal, **asked)
-        return trial.run(entry, strategies, journal, seconds=options.seconds, now=clock.now, say=_say)
+        deadman = DeadMan(journal=settings.journal_dir, env=env, interval_s=max(settings.check_interval, 0.25))
+        if settings.deadman:
+            deadman.ensure()
+        status = trial.run(entry, strategies, journal, seconds=seconds, now=clock.now, say=_say, until=trial.ending())
+        if entry.fault_id not in {left.fault_id for left in journal.read()[0]}:
+            deadman.dismiss()
+        return status
     finally:
         lock.close()
+
+
+def brokers(settings: config.AgentSettings, given: str | None) -> tuple[str, ...]:
+    """Those that somebody has named: by hand there is no broker but those, and a default is none."""
+    from gpuchaos_stream.stream import settings as kafka  # noqa: PLC0415
+
+    found = kafka.load(settings.kafka, bootstrap_servers=given)
+    return tuple(found.servers) if "bootstrap_servers" in found.model_fields_set else ()
 
 
 def _read(options: argparse.Namespace) -> int:
@@ -248,8 +285,8 @@ _COMMANDS: Final = {
 }
 
 
-def _strategies(settings: config.AgentSettings, brokers: tuple[str, ...] = ()) -> Any:
-    return faults.build(environment.of(settings, brokers=brokers))
+def _strategies(settings: config.AgentSettings) -> Any:
+    return faults.build(environment.of(settings))
 
 
 def _settings(options: argparse.Namespace) -> config.AgentSettings:
@@ -307,6 +344,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--once", action="store_true", help="read this machine once and end; needs no broker")
     parser.add_argument("--print", action="store_true", help="the same as --once: the frame is printed as JSON")
     parser.add_argument("--all", action="store_true", help="with undo: everything in the journal")
+    parser.add_argument("--forget", metavar="FAULT_ID", help="with undo: a person has taken this one back by hand")
     parser.add_argument("--config", type=Path, help="YAML file with settings")
     parser.add_argument("--bootstrap-servers", help="Kafka brokers, host:port; else KAFKA_BOOTSTRAP_SERVERS")
     parser.add_argument(

@@ -63,6 +63,13 @@ class DeadMan:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
+    def dismiss(self) -> None:
+        """Ends it where nothing is left for it to do."""
+        if self._process is not None:
+            self._process.kill()
+            self.release()
+            self._process.wait()
+
 
 def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
     """Waits for the end of `pipe`, then undoes everything. See the module."""
@@ -75,13 +82,21 @@ def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
         stands = substitute.look()
     notice.close()
     undoer = offline.Undoer(journal, strategies)
+    ours: frozenset[str] | None = None
     while True:  # until nothing is left, or the next agent has taken it back
         began = time.monotonic()
         try:
-            left, _ = undoer.begin(clock.now(), "agent ended", patience_s=stack.PATIENCE_S)
+            left, _ = undoer.begin(
+                clock.now(),
+                "agent ended",
+                # What comes later is the next agent's.
+                only=lambda entry, ours=ours: ours is None or entry.fault_id in ours,  # type: ignore[misc]
+                patience_s=stack.PATIENCE_S,
+            )
         except OSError as error:
             _log.error("the journal cannot be read", error=str(error))
             return
+        ours = ours or frozenset(entry.fault_id for entry in left)
         undoer.wait(max(interval_s, 1.0))
         done = undoer.take()
         for item in done:

@@ -18,7 +18,7 @@ from gpuchaos_agent.admit import Limits, Situation, prepare, unfit
 from gpuchaos_agent.believe import Believer, Refused, addressed_to
 from gpuchaos_agent.clock import Now
 from gpuchaos_agent.inject.base import FaultStrategy, Payload
-from gpuchaos_agent.journal import EntryState, Journal, JournalEntry, Scalar
+from gpuchaos_agent.journal import Damaged, EntryState, Journal, JournalEntry, Scalar
 from gpuchaos_agent.nonces import Seen
 from gpuchaos_agent.standing import FORGOTTEN_S, Standing
 from gpuchaos_agent.steps import HANGS_S, Step
@@ -78,7 +78,7 @@ class Executor:
         self._standing = Standing(strategies=strategies, journal=journal, tell=self._tell, clock=clock)
         self._asked: dict[str, _Asked] = {}
         self._order = 0
-        self._situation = Situation(node, limits, strategies, self._standing.known, seen)
+        self._situation = Situation(node, limits, strategies, self._standing.known, seen, journal.aside)
         self._do: Final = {
             CommandKind.INJECT: self._inject,
             CommandKind.RENEW: self._renew,
@@ -111,6 +111,11 @@ class Executor:
         return self._standing.failing
 
     @property
+    def unread(self) -> list[Damaged]:
+        """Files of the journal that cannot be read and that no person has settled: their faults may stand."""
+        return self._journal.aside()
+
+    @property
     def hanging(self) -> Mapping[str, str]:
         """Faults of which a step has not returned in time, and which step."""
         checks = {fault_id: steps.hanging(Step.CHECK) for fault_id, a in list(self._asked.items()) if a.hung}
@@ -118,6 +123,7 @@ class Executor:
 
     def start(self, now: Now) -> None:
         """Takes back everything that an earlier run of this agent left behind, last injected first."""
+        self._journal.aside()  # before the look: it puts back what can be read after all
         entries, damaged = self._journal.read()
         self._standing.restore(entries)
         self._order = max((entry.order for entry in entries), default=-1) + 1

@@ -117,9 +117,7 @@ class Journal:
             if path.suffix != ".json" or not path.is_file():
                 continue
             try:
-                entry = JournalEntry.model_validate_json(path.read_bytes())
-                if entry.fault_id != path.stem:
-                    raise ValueError(f"names fault {entry.fault_id!r}")  # noqa: TRY301
+                entry = self._read(path, path.stem)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -131,6 +129,35 @@ class Journal:
         entries.sort(key=lambda e: (e.order, e.created))
         return entries, damaged
 
+    def aside(self) -> list[Damaged]:
+        """What could not be read and was moved aside, until a person has settled it (`forget`).
+
+        What can be read after all, as another version has written it, is put back first.
+        """
+        found: list[Damaged] = []
+        for path in sorted(self._aside.iterdir()) if self._aside.is_dir() else ():
+            name = path.stem  # FAULT.json.PID
+            fault_id = Path(name).stem
+            try:
+                self._read(path, fault_id)
+                if (self.folder / name).exists():
+                    raise ValueError("the journal has another file of it")  # noqa: TRY301
+                path.replace(self.folder / name)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                found.append(Damaged(fault_id, _words(error), path))
+        return found
+
+    def forget(self, fault_id: str) -> bool:
+        """Removes what there is of a fault, readable or not, on a person's word; whether there was anything."""
+        paths = [self._path(fault_id)] if FAULT_ID.match(fault_id) else []
+        paths += [item.aside for item in self.aside() if item.fault_id == fault_id]
+        there = [path for path in paths if path.exists()]
+        for path in there:
+            path.unlink(missing_ok=True)
+        return bool(there)
+
     def remove(self, fault_id: str) -> None:
         """Forgets an entry. Only for what is undone and reported."""
         self._path(fault_id).unlink(missing_ok=True)
@@ -140,18 +167,27 @@ class Journal:
             raise ValueError(f"fault id {fault_id!r} cannot be a file name")
         return self.folder / f"{fault_id}.json"
 
+    def _read(self, path: Path, fault_id: str) -> JournalEntry:
+        entry = JournalEntry.model_validate_json(path.read_bytes())
+        if entry.fault_id != fault_id:
+            raise ValueError(f"names fault {entry.fault_id!r}")
+        return entry
+
     def _put_aside(self, path: Path, error: Exception) -> Damaged:
-        problem = str(error).splitlines()[0]
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            problem = f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
         target = self._aside / f"{path.name}.{os.getpid()}"
         try:
             self._aside.mkdir(exist_ok=True)
             path.replace(target)
         except OSError:
             target = path
-        return Damaged(path.stem, problem, target)
+        return Damaged(path.stem, _words(error), target)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _writer_lives(path: Path) -> bool:

@@ -32,13 +32,15 @@ def undo(
     only: Callable[[JournalEntry], bool] = lambda _entry: True,
     within_s: float = HANGS_S[Step.UNDO],
 ) -> tuple[list[Outcome], list[Damaged]]:
-    """Takes back what the journal holds, last injected first, and what could not be read of it.
+    """Takes back what the journal holds, last injected first; and what could not be read of it, now or ever.
 
     What takes longer than `within_s` seconds is no success, and goes on while the process lives.
     Nobody is told: the entries stay unreported, and the agent's next start tells.
     """
     undoer = Undoer(journal, strategies)
+    aside = journal.aside()  # before the look: it puts back what can be read after all
     begun, damaged = undoer.begin(now, reason, only=only, patience_s=stack.PATIENCE_S)
+    damaged += aside
     undoer.wait(within_s)
     known = {outcome.entry.fault_id: outcome for outcome in undoer.take()}
     late = steps.hanging(Step.UNDO, within_s)

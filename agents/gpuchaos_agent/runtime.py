@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from gpuchaos_agent import clock, environment, metrics, slim
+from gpuchaos_agent import clock, devices, environment, metrics, slim
 from gpuchaos_agent.admit import Limits
 from gpuchaos_agent.believe import Believer
 from gpuchaos_agent.collect import registry as collectors
@@ -365,6 +365,7 @@ class Agent:
 
     def _show(self) -> None:
         metrics.INFO.labels(self.settings.cluster, self.settings.node, __version__).set(1)
+        devices.show(self.settings, lambda: self._taken)
         metrics.DROPPED.set_function(lambda: self._frames.dropped)
         metrics.WAITING.set_function(lambda: len(self._frames))
         metrics.SPOOL.set_function(lambda: self._spool.pending_bytes)
@@ -382,6 +383,8 @@ class Agent:
         ):
             if at - last > allowed:
                 return f"the last {part} was {at - last:.1f} s ago"
+        for item in self._executor.unread:
+            return f"fault {item.fault_id} may stand: the journal cannot read it ({item.problem}); see undo --all"
         return next((f"fault {fault_id}: {problem}" for fault_id, problem in self._executor.hanging.items()), None)
 
     def _ready(self) -> str | None:

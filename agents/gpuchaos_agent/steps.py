@@ -13,6 +13,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from gpuchaos_agent.clock import Now
+from gpuchaos_agent.inject import netns
 from gpuchaos_agent.inject.base import Evidence, FaultStrategy
 from gpuchaos_agent.journal import JournalEntry
 
@@ -68,6 +69,9 @@ def undo(strategy: FaultStrategy | None, entry: JournalEntry) -> str | None:
     if strategy is None:
         return f"this agent does not know fault {entry.fault!r}"
     try:
+        problem = netns.elsewhere(entry)
+        if problem is not None:
+            return problem
         strategy.undo(entry)
         return None if strategy.verify(entry) else "the effect is still there"
     except Exception as error:  # noqa: BLE001  (it is tried again, and the others must be undone as well)

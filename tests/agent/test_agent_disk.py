@@ -102,6 +102,13 @@ def test_a_broken_journal_file_is_reported_and_kept_aside(tmp_path: Path, conten
     assert [path.read_bytes() for path in (tmp_path / "journal" / "aside").iterdir()] == [content]
     bench.restart()
     assert len(bench.said(P.UNDO_FAILED)) == 1
+    assert [item.fault_id for item in bench.executor.unread] == ["f1"]
+    bench.inject("f3")
+    assert "cannot read what it holds of f1" in bench.said(P.REFUSED)[-1].reason
+    assert Journal(tmp_path / "journal").forget("f1")
+    assert bench.executor.unread == []
+    bench.inject("f4")
+    assert "f4" in bench.node.broken
 
 
 @settings(max_examples=50, deadline=None)

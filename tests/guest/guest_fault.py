@@ -32,7 +32,7 @@ def inject(guest: Guest, state: str, fault: str, **params: object) -> str:
     """Injects, kills the agent without warning once the effect stands, and returns what the agent saw."""
     words = " ".join(f"--param {shlex.quote(f'{name}={value}')}" for name, value in params.items())
     guest.check("rm -f /run/inject.log")
-    command = f"env PYTHONUNBUFFERED=1 {AGENT} inject {fault} node/n1 {here(state)} --seconds 300 {words}"
+    command = f"env PYTHONUNBUFFERED=1 {AGENT} inject {fault} node/n1 {here(state)} --no-deadman --seconds 300 {words}"
     guest.check(f"setsid {command} </dev/null >/run/inject.log 2>&1 & echo $! > /run/inject.pid")
     until(
         guest, "grep -q -e injected -e EFFECTIVE -e nothing /run/inject.log || ! kill -0 $(cat /run/inject.pid)", fault

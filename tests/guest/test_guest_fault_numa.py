@@ -132,7 +132,7 @@ def test_process_is_moved_to_the_far_node_and_back_exactly_thread_by_thread_and_
 ) -> None:
     before = look(guest, victim)
     assert sorted(before["masks"].values()) == [[0], [0, 1], [0, 1], [1]]
-    command = f"PYTHONUNBUFFERED=1 setsid {AGENT} {asked(victim)} --seconds 300"
+    command = f"PYTHONUNBUFFERED=1 setsid {AGENT} {asked(victim)} --seconds 300 --no-deadman"
     guest.check(f"{command} </dev/null >/run/killed.log 2>&1 & echo $! > /run/killed.pid")
     until(guest, "grep -q -e injected -e EFFECTIVE /run/killed.log", "it is injected")
     said = guest.check("cat /run/killed.log")

@@ -87,7 +87,7 @@ def inject(guest: Guest, params: str = "", seconds: float = 1.0) -> Result:
 
 def inject_and_kill(guest: Guest, params: str = "") -> None:
     """Leaves a fault as an agent that was killed does."""
-    command = f"{AGENT} inject rdma-link port/n1/rxl0 {HERE} --seconds 300 {params}"
+    command = f"{AGENT} inject rdma-link port/n1/rxl0 {HERE} --no-deadman --seconds 300 {params}"
     guest.check(f"PYTHONUNBUFFERED=1 setsid {command} </dev/null >/run/killed.log 2>&1 & echo $! > /run/killed.pid")
     until(guest, "grep -q injected /run/killed.log", "it is injected", 180)
     guest.check("kill -9 $(cat /run/killed.pid)")

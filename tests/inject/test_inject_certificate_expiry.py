@@ -393,6 +393,7 @@ def test_by_hand_the_whole_course_leaves_nothing(ca: Authority, running: Server,
     ],
 )
 def test_parameters_are_validated(ca: Authority, fields: dict[str, Any], words: str) -> None:
-    given = {name: value for name, value in {**ca.params(443), **fields}.items() if value is not None}
+    base = {} if fields.get("method") == "clock" else ca.params(443)
+    given = {name: value for name, value in {**base, **fields}.items() if value is not None}
     with pytest.raises(ValidationError, match=words):
         CertificateExpiryParams.model_validate(given)

@@ -345,7 +345,6 @@ def test_what_must_not_be_changed_is_refused_with_the_reason(folder: Folder, tmp
     assert "directory" in why(".").lower()
     assert "No such file" in why("nothing")
     assert "absolute" in (strategy.check(NODE, {"plane": "file", "path": "weights.npy"}) or "")
-    assert "needs path" in (strategy.check(NODE, {"plane": "file"}) or "")
     assert "must be node/n1" in why(path.name, target="gpu/n1/0")
     assert "settings name no folder" in (
         MemoryCorruption(Env(node="n1", boot_id="b")).check(NODE, {"plane": "file", "path": str(path)}) or ""

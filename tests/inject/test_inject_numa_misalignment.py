@@ -196,7 +196,6 @@ def test_what_cannot_lie_wrong_here_is_refused(victim: subprocess.Popen[bytes], 
         "no gpu": (move.check(target, {"memory": False}), "give gpu_node"),
         "its own": (move.check(target, {**PARAMS, "node": 0}), "is the GPU's own"),
         "no such node": (move.check(target, {**PARAMS, "node": 2}), "has no CPUs"),
-        "nothing": (move.check(target, {**PARAMS, "cpus": False}), "must be moved"),
         "no memory there": (move.check(target, {"gpu_node": 0}), "cpuset without memory of node 1"),
         "agent": (move.check(f"process/n1/{os.getpid()}", PARAMS), "the agent or a parent"),
         "no job": (strategy(sysfs, tmp_path, job_of=lambda _pid: None).check(target, PARAMS), "no job"),
@@ -207,6 +206,8 @@ def test_what_cannot_lie_wrong_here_is_refused(victim: subprocess.Popen[bytes], 
         assert why in (said or "allowed"), name
     os.sched_setaffinity(victim.pid, set(HERE[-1:]))
     assert "as far from its GPU" in (move.check(target, PARAMS) or "")
+    with pytest.raises(ValueError, match="cpus or memory must be moved"):
+        move.check(target, {**PARAMS, "cpus": False})
 
 
 def test_the_gpus_node_is_found_by_the_address_that_the_job_names(

@@ -255,8 +255,9 @@ def test_after_a_reboot_there_is_nothing_to_take_back(volume: Path, state: Path,
 def test_what_the_node_needs_is_refused_in_every_mode(tmp_path: Path, volume: Path, state: Path) -> None:
     fault = strategy(state)
     for mode in ("hanging", "readonly", "full", "erring", "unreachable"):
-        for path in ("/", "/usr", "/var", str(tmp_path)):
-            assert "never touched" in (fault.check(TARGET, {"mode": mode, "path": path}) or ""), (mode, path)
+        for path in ("/usr", "/var", str(tmp_path)):
+            params = {"mode": mode, "path": path} | ({"remount": True} if mode == "erring" else {})
+            assert "never touched" in (fault.check(TARGET, params) or ""), (mode, path)
     assert "undo journal" in (strategy(volume / "state").check(TARGET, {"mode": "hanging", "path": str(volume)}) or "")
     assert "no volume" in (fault.check(TARGET, {"mode": "full", "path": "/proc/self"}) or "")
 
@@ -276,8 +277,8 @@ def test_a_mode_that_cannot_reach_this_volume_is_refused_with_the_reason(tmp_pat
     fault = strategy(state)
     with mounted(tmp_path, "tmpfs") as memory:
         reasons = {
-            mode: fault.check(TARGET, {"mode": mode, "path": str(memory)})
-            for mode in ("hanging", "unreachable", "erring")
+            mode: fault.check(TARGET, {"mode": mode, "path": str(memory)} | extra)
+            for mode, extra in {"hanging": {}, "unreachable": {}, "erring": {"remount": True}}.items()
         }
     assert "cannot be frozen" in (reasons["hanging"] or "")
     assert "has no server" in (reasons["unreachable"] or "")
@@ -292,6 +293,8 @@ def test_a_mode_that_cannot_reach_this_volume_is_refused_with_the_reason(tmp_pat
         ({"mode": "hanging"}, "needs a path"),
         ({"mode": "unreachable"}, "name a path"),
         ({"mode": "full", "path": "data"}, "path"),
+        ({"mode": "full", "path": "/"}, "never touched"),
+        ({"mode": "erring", "path": "/data"}, "remount: true"),
         ({"mode": "full", "path": "/data", "endpoint": "10.0.0.1:2049"}, "for mode unreachable"),
         ({"mode": "full", "path": "/data", "remount": True}, "for mode erring"),
         ({"mode": "unreachable", "endpoint": "not an address"}, "endpoint"),

@@ -3,8 +3,8 @@
 It is signed by the right authority and equal to the right one in all else, so that nothing but its validity can be
 what clients refuse. Only the first certificate of the file changes; the private key is not read. The right bytes lie
 in the agent's folder and are put back one for one, unless somebody has renewed the certificate meanwhile: the new
-one stays then, because that is the recovery. With `method: clock` the clock of a process is shifted instead
-(`shifted_clock.py`).
+one stays then, because that is the recovery. The copy is kept for as long as the wrong one is in the file. With
+`method: clock` the clock of a process is shifted instead (`shifted_clock.py`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,23 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import structlog
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from gpuchaos_agent.inject import certificate_file, certificates, reload, shifted_clock, tls_look
+from gpuchaos_agent.inject import (
+    certificate_file,
+    certificates,
+    file_systems,
+    reload,
+    shifted_clock,
+    tls_look,
+)
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.certificate_file import sha256
 from gpuchaos_agent.inject.certificates import Kind
+from gpuchaos_agent.inject.params import belong, need, one_place
 from gpuchaos_agent.inject.reload import How, Signal
 from gpuchaos_agent.inject.tls_look import Address, NobodyError, Protocol
 from gpuchaos_agent.journal import JournalEntry, Scalar
@@ -34,10 +42,18 @@ _log = structlog.get_logger(__name__)
 _LOOK_S: Final = 0.05
 #: A server of several processes has changed when this many handshakes after one another say so.
 _HANDSHAKES: Final = 2
-_NEEDED: Final = {
+_NEEDED: Final[dict[object, tuple[str, ...]]] = {
     "certificate": ("cert_file", "ca_file", "ca_key_file", "address"),
     "clock": ("pidfile",),
 }
+#: Parameter → the method that reads it.
+_OF_METHOD: Final = {
+    **dict.fromkeys(("cert_file", "ca_file", "ca_key_file", "address", "server_name", "protocol"), ("certificate",)),
+    **dict.fromkeys(("reload", "signal", "command", "within", "include_brokers"), ("certificate",)),
+    "shift_days": ("clock",),
+}
+#: Parameter → how the server is told, where that reads it.
+_OF_RELOAD: Final = {"pidfile": ("signal",), "signal": ("signal",), "command": ("command",)}
 _PATH: Final = r"^/\P{Cc}+$"
 
 
@@ -53,7 +69,7 @@ class CertificateExpiryParams(Authored):
     cert_file: str | None = Field(default=None, pattern=_PATH)
     ca_file: str | None = Field(default=None, pattern=_PATH)
     ca_key_file: str | None = Field(default=None, pattern=_PATH)
-    address: str | None = Field(default=None, pattern=r"^[^\s/]+:\d{1,5}$")
+    address: Annotated[str, AfterValidator(one_place)] | None = None
     server_name: str | None = Field(default=None, min_length=1)
     protocol: Protocol = "tls"
     reload: How = "none"
@@ -66,15 +82,16 @@ class CertificateExpiryParams(Authored):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        missing = [name for name in _NEEDED[self.method] if getattr(self, name) is None]
-        if missing:
-            raise ValueError(f"method {self.method} needs {', '.join(missing)}")
+        need(self, "method", _NEEDED)
         if self.method == "clock" and self.kind == "wrong-name":
             raise ValueError("no clock makes a name wrong: kind must be expired or not-yet-valid")
         if self.reload == "signal" and self.pidfile is None:
             raise ValueError("reload: signal needs pidfile")
         if self.reload == "command" and self.command is None:
             raise ValueError("reload: command needs command, a name of the agent's reload_commands")
+        belong(self, "method", _OF_METHOD)
+        if self.method == "certificate":
+            belong(self, "reload", _OF_RELOAD)
         return self
 
 
@@ -145,6 +162,7 @@ class CertificateExpiry:
             "fresh": str(path.with_name(f".{path.name}.{fault_id}")),
             "copy": str(self._env.state_dir / f"certificate-{fault_id}.pem"),
             "mtime_ns": path.stat().st_mtime_ns,
+            **file_systems.planned(path.parent, self._env),
             "right": sha256(content),
             "wrong": sha256(certificates.with_leaf(content, wrong)),
             "leaf": wrong.decode(),
@@ -215,7 +233,7 @@ class CertificateExpiry:
         """Puts the right bytes back, or leaves a renewed certificate where it is, and tells the server."""
         payload = entry.payload
         if payload.get("method") == "clock":
-            shifted_clock.restore(payload)
+            shifted_clock.restore(entry, self._env)
             return
         copy = Path(str(payload["copy"]))
         restored = self._restore(entry, copy)
@@ -225,37 +243,47 @@ class CertificateExpiry:
             self._wait(payload, wrong=False)
             if self._presents_wrong(payload):
                 raise InjectError(f"the server at {payload['host']}:{payload['port']} still presents the wrong one")
+        if self._is_in_file(entry):
+            raise InjectError(f"somebody has put the wrong certificate back into {payload['path']}")
         copy.unlink(missing_ok=True)
 
     def _restore(self, entry: JournalEntry, copy: Path) -> bool:
         """Whether bytes were put back."""
         payload = entry.payload
-        path = Path(str(payload["path"]))
-        state = sha256(certificates.read(path)) if path.exists() else None
-        # A folder that is gone (a memory file system after a reboot) holds nothing that could be presented.
-        gone = state is None and not (copy.exists() and path.parent.is_dir())
-        if gone or state == payload["right"]:
+        path, leaf = Path(str(payload["path"])), str(payload["leaf_digest"])
+        if not file_systems.holds(path.parent, entry, self._env):
             return False
-        if state is not None and state != payload["wrong"]:
+        present = certificates.read(path) if path.exists() else b""
+        if sha256(present) == payload["right"] or not (present or copy.exists()):
+            return False
+        if present and not certificates.holds(present, leaf):
+            if certificates.first(present) is None:
+                raise InjectError(f"{path} holds no certificate any more; {copy} is the right file")
             _log.info("the certificate was renewed meanwhile and stays", fault_id=entry.fault_id, path=str(path))
             return False
         content = certificates.read(copy)
         if sha256(content) != payload["right"]:
             raise InjectError(f"{copy} is not the copy that was made")
         mtime_ns = payload.get("mtime_ns")
+        if present and sha256(present) != payload["wrong"]:  # somebody has changed something else in it
+            content, mtime_ns = certificates.exchanged(present, leaf, content), None
         certificate_file.replace(
             path, content, fresh=Path(str(payload["fresh"])), mtime_ns=mtime_ns if isinstance(mtime_ns, int) else None
         )
         return True
 
+    def _is_in_file(self, entry: JournalEntry) -> bool:
+        path = Path(str(entry.payload["path"]))
+        if not file_systems.holds(path.parent, entry, self._env) or not path.exists():
+            return False
+        return certificates.holds(certificates.read(path), str(entry.payload["leaf_digest"]))
+
     def verify(self, entry: JournalEntry) -> bool:
         """The wrong certificate is neither in the file nor presented."""
         payload = entry.payload
         if payload.get("method") == "clock":
-            return shifted_clock.is_gone(payload)
-        path = Path(str(payload["path"]))
-        in_file = path.exists() and sha256(certificates.read(path)) == payload["wrong"]
-        return not in_file and not self._presents_wrong(payload)
+            return shifted_clock.is_gone(entry, self._env)
+        return not self._is_in_file(entry) and not self._presents_wrong(payload)
 
     def _presents_wrong(self, payload: Payload) -> bool:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,33 @@ def leaf_of(content: bytes) -> x509.Certificate:
 def with_leaf(content: bytes, leaf: bytes) -> bytes:
     """The file with another first certificate; chain, key and comments as they were."""
     return _BLOCK.sub(lambda _found: leaf.strip(), content, count=1)
+
+
+def holds(content: bytes, wanted: str) -> bool:
+    """Whether the certificate with this digest is anywhere in the file, however it is wrapped."""
+    return any(_digest_of(found[0]) == wanted for found in _BLOCK.finditer(content))
+
+
+def first(content: bytes) -> str | None:
+    """The digest of the first certificate of the file, None where there is none that can be read."""
+    found = _BLOCK.search(content)
+    return None if found is None else _digest_of(found[0])
+
+
+def exchanged(content: bytes, wanted: str, right: bytes) -> bytes:
+    """The file with the first certificate of `right` wherever the one with this digest was; the rest as it is."""
+    block = _BLOCK.search(right)
+    if block is None:
+        raise InjectError("the copy holds no certificate in PEM form")
+    return _BLOCK.sub(lambda found: block[0] if _digest_of(found[0]) == wanted else found[0], content)
+
+
+def _digest_of(block: bytes) -> str | None:
+    try:
+        der = base64.b64decode(b"".join(block.split(b"-----")[2].split()), validate=True)
+    except ValueError:
+        return None
+    return hashlib.sha256(der).hexdigest()
 
 
 def read(path: Path) -> bytes:

@@ -1,9 +1,10 @@
 """`memory-corruption` with `plane: file`: bits flipped in a checkpoint or tensor file, and flipped back.
 
-Which bytes, and what they were, is in the journal before. A file is known by device and inode, wherever it is moved
-to in its folder; what the job has written anew is never touched: a byte is put back only where it is as we left it
-and so are the bytes around it. Contents change and nothing else: length, owner and mode stay, and the time of the last
-change is put back (a disk that flips bits sets no clock either); only the inode's own change time tells.
+Which bytes, and what they were, is in the journal before. The file is found again wherever it was moved to
+(`lost_file`); what the job has written anew is never touched: a byte is put back only where it is as we left it and so
+are the bytes around it. Contents change and nothing else: length, owner and mode stay, and the time of the last change
+is put back (a disk that flips bits sets no clock either); only the inode's own change time tells, and a mark for other
+faults (`file_mark`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import hashlib
 import json
 import os
 import random
+import shlex
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from gpuchaos_agent.inject import tensor_files
+from gpuchaos_agent.inject import file_mark, file_systems, lost_file, tensor_files
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.tensor_files import NotUnderstoodError, Region, Tensors
 from gpuchaos_agent.journal import JournalEntry
@@ -36,19 +37,17 @@ _WHOLE: Final = 256 << 20
 _BLOCK: Final = 1 << 20
 #: So many bytes on each side of a flipped one tell whether it is still the same content.
 _AROUND: Final = 32
-#: So many names are looked through for a file that was renamed.
-_MOST_NAMES: Final = 20_000
 _CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One byte: where it is, what it was, what it is with the bits flipped, and a checksum of what is around it."""
+    """One byte: where it is, what it was, what it is with the bits flipped, and the bytes around it (hexadecimal)."""
 
     offset: int
     before: int
     after: int
-    around: int
+    around: str
 
 
 def unavailable(env: Env) -> str | None:
@@ -69,6 +68,8 @@ def why_not(env: Env, path: str, bits: int, region: str) -> str | None:
         return f"path must be absolute, and {path} is not"
     try:
         with _open(env, resolved(path), os.O_RDWR) as file:
+            if (held := file_mark.refusal(file)) is not None:
+                return f"{path}: {held}"
             length = sum(part.length for part in _regions(file, region).regions)
     except (InjectError, NotUnderstoodError) as error:
         return str(error)
@@ -90,9 +91,7 @@ def plan(env: Env, path: str, bits: int, region: str, seed: int) -> Payload:
             told = os.fstat(file)
             whole = told.st_size <= _WHOLE
             return {
-                "path": str(real),
-                "dev": told.st_dev,
-                "inode": told.st_ino,
+                **lost_file.planned(file, _root(env, real), env),
                 "size": told.st_size,
                 "mtime_ns": told.st_mtime_ns,
                 "format": tensors.kind,
@@ -108,11 +107,13 @@ def plan(env: Env, path: str, bits: int, region: str, seed: int) -> Payload:
 
 
 def commands(entry: JournalEntry) -> tuple[str, ...]:
-    """One `dd` a byte, there and back."""
-    path = entry.payload.get("path")
+    """One `dd` a byte, there and back. Without a seed the bits are drawn for each fault, and it says so."""
+    path = shlex.quote(str(entry.payload.get("path")))
     flips = _flips(entry)
+    drawn = entry.params.get("seed") is None
+    note = f"  # drawn for this fault; another draws others: seed={entry.payload.get('seed')} repeats this"
     return tuple(
-        f"printf '\\x{value:02x}' | dd of={path} bs=1 seek={flip.offset} count=1 conv=notrunc"
+        f"printf '\\x{value:02x}' | dd of={path} bs=1 seek={flip.offset} count=1 conv=notrunc{note if drawn else ''}"
         for values in ("after", "before")
         for flip in flips
         for value in (getattr(flip, values),)
@@ -120,15 +121,18 @@ def commands(entry: JournalEntry) -> tuple[str, ...]:
 
 
 def inject(env: Env, entry: JournalEntry) -> None:
-    """Flips the bits of exactly the file of the plan.
+    """Marks exactly the file of the plan, and flips the bits.
 
     Raises:
-        InjectError: it is another file now, or its bytes are others.
+        InjectError: it is another file now, its bytes are others, or another fault has flipped some.
     """
     path = Path(str(entry.payload["path"]))
     with _open(env, path, os.O_RDWR) as file:
-        if not _is_same(os.fstat(file), entry, env.boot_id):
+        told = os.fstat(file)
+        planned = entry.payload.get("inode"), entry.payload.get("size")
+        if (told.st_ino, told.st_size) != planned or not file_systems.is_on(path, entry.payload, env):
             raise InjectError(f"{path} has been replaced since it was looked at")
+        file_mark.take(file, entry.fault_id)
         flips = _flips(entry)
         if any(_byte(file, flip.offset) != flip.before for flip in flips):
             raise InjectError(f"{path} has been written since it was looked at")
@@ -138,10 +142,10 @@ def inject(env: Env, entry: JournalEntry) -> None:
 def evidence(env: Env, entry: JournalEntry) -> Evidence:
     """The bytes that differ, as the file system gives them to anybody, and the file's SHA-256 now."""
     flips = _flips(entry)
-    path = _whereabouts(env, entry)
-    if path is None:
-        return Evidence(moved=False, detail={"path": None})
-    with _reading(path) as file:
+    with _found(env, entry, os.O_RDONLY) as file:
+        if file is None:
+            return Evidence(moved=False, detail={"path": None})
+        path = Path(f"/proc/self/fd/{file}").readlink()
         differing = [flip for flip in flips if _byte(file, flip.offset) == flip.after]
         digest = _sha256(file, None if entry.payload.get("sha256_of") == "file" else flips)
     detail: Payload = {
@@ -158,40 +162,40 @@ def evidence(env: Env, entry: JournalEntry) -> Evidence:
 
 
 def undo(env: Env, entry: JournalEntry) -> None:
-    """Puts back the bytes that are as we left them. A file that has gone, or was written anew, is the job's.
+    """Puts back the bytes that are as we left them. A file that was deleted, or written anew, is the job's.
 
     Raises:
-        InjectError: it cannot be written now.
+        InjectError: the file is not to be found or not to be written now, or another fault's flips are in it.
     """
-    path = _whereabouts(env, entry)
-    if path is None:
-        return
-    try:
-        with _opened(path, os.O_RDWR) as file:
-            if not _is_same(os.fstat(file), entry, env.boot_id):
-                return
+    with _found(env, entry, os.O_RDWR) as file:
+        if file is None:
+            file_mark.forget(Path(str(entry.payload.get("path"))), entry.payload.get("inode"), entry.fault_id)
+            return
+        if (reason := _others(file, entry)) is None:
             _write(file, {flip.offset: flip.before for flip in _standing(file, entry)})
             _set_time_back(file, entry)
-            strange = [flip.offset for flip in _flips(entry) if _byte(file, flip.offset) not in (flip.before, None)]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InjectError(f"{path}: {error.strerror}") from error
-    if strange:
-        offsets = ",".join(map(str, strange))
-        _log.warning("bytes are neither flipped nor as before: the job wrote them", path=str(path), offsets=offsets)
+            reason = _untold(file, entry)
+        if reason is not None:
+            raise InjectError(f"{entry.payload.get('path')}: {reason}")
+        file_mark.release(file, entry.fault_id)
+        strange = [str(flip.offset) for flip in _flips(entry) if _byte(file, flip.offset) not in (flip.before, None)]
+        if strange:
+            _log.warning(
+                "bytes are neither flipped nor as before: the job wrote them",
+                path=entry.payload.get("path"),
+                offsets=",".join(strange),
+            )
 
 
 def verify(env: Env, entry: JournalEntry) -> bool:
-    """No byte is as we left it: each is as it was, or the job has written it, or the file has gone."""
-    path = _whereabouts(env, entry)
-    if path is None:
-        return True
-    try:
-        with _reading(path) as file:
-            return not list(_standing(file, entry))
-    except FileNotFoundError:
-        return True
+    """No byte is as we left it: each is as it was, or the job has written it, or the file was deleted."""
+    with _found(env, entry, os.O_RDONLY) as file:
+        if file is None:
+            return True
+        held = file_mark.holder(file)
+        if held is not None and held[0] == entry.fault_id:
+            return False
+        return not (_others(file, entry) or _untold(file, entry) or list(_standing(file, entry)))
 
 
 # Choosing
@@ -235,14 +239,11 @@ def _named(tensors: Tensors, offset: int) -> str:
 @contextmanager
 def _open(env: Env, path: Path, flags: int) -> Iterator[int]:
     """The regular file at a path without links, open; below one of the folders in which files may be changed."""
-    roots = [folder.resolve() for folder in env.corruptible]
     try:
         with _opened(path, flags) as file:
             told = os.fstat(file)
             # As the kernel has it: a folder on the way may have become a link.
-            real = Path(f"/proc/self/fd/{file}").readlink()
-            if not any(real.is_relative_to(root) for root in roots):
-                raise InjectError(f"{real} is in none of the folders whose files may be changed (corruptible)")
+            _root(env, Path(f"/proc/self/fd/{file}").readlink())
             if not stat.S_ISREG(told.st_mode):
                 raise InjectError(f"{path} is no regular file")
             if told.st_nlink != 1:
@@ -265,70 +266,63 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[int]:
-    with _opened(path, os.O_RDONLY) as file:
-        yield file
+def _root(env: Env, path: Path) -> Path:
+    """The folder of the settings that a path without links is below."""
+    roots = (folder.resolve() for folder in env.corruptible)
+    found = next((root for root in roots if path.is_relative_to(root)), None)
+    if found is None:
+        raise InjectError(f"{path} is in none of the folders whose files may be changed (corruptible)")
+    return found
 
 
-def _whereabouts(env: Env, entry: JournalEntry) -> Path | None:
-    """The file of the entry: at its path, or renamed within its folder; None where it is nowhere there."""
-    path = Path(str(entry.payload.get("path")))
-    for candidate in _candidates(path):
-        try:
-            told = candidate.stat(follow_symlinks=False)
-        except OSError:
-            continue
-        if _is_same(told, entry, env.boot_id):
-            return candidate
-    return None
+def _found(env: Env, entry: JournalEntry, flags: int) -> AbstractContextManager[int | None]:
+    return lost_file.found(env, entry, flags, lambda file: any(_standing(file, entry)))
 
 
-def _candidates(path: Path) -> Iterator[Path]:
-    yield path
-    names = 0
-    # One folder up as well: whole checkpoints are folders that are renamed when they are complete.
-    for root, folders, found in os.walk(path.parent.parent if path.parent.parent != Path("/") else path.parent):
-        folders.sort()
-        for name in found:
-            names += 1
-            if names > _MOST_NAMES:
-                return
-            yield Path(root, name)
+def _others(file: int, entry: JournalEntry) -> str | None:
+    """Why nothing may be put back while another fault's mark is on the file, or None."""
+    if all(_byte(file, flip.offset) in (flip.before, None) for flip in _flips(entry)):
+        return None
+    return file_mark.refusal(file, entry.fault_id)
 
 
-def _is_same(told: os.stat_result, entry: JournalEntry, boot_id: str) -> bool:
-    """Devices get other numbers with another boot; the bytes around a flip are asked in any case."""
-    known = entry.payload
-    if entry.boot_id == boot_id and told.st_dev != known.get("dev"):
-        return False
-    return (told.st_ino, told.st_size) == (known.get("inode"), known.get("size")) and stat.S_ISREG(told.st_mode)
+def _untold(file: int, entry: JournalEntry) -> str | None:
+    """Why bytes are not as before although nobody has written the file: that leaves no time only if a fault did it."""
+    if os.fstat(file).st_mtime_ns != entry.payload.get("mtime_ns"):
+        return None
+    strange = [flip.offset for flip in _flips(entry) if _byte(file, flip.offset) not in (flip.before, None)]
+    if not strange:
+        return None
+    return f"bytes at {', '.join(map(str, strange))} are as nobody has written them: another fault's flips are there"
 
 
 def _standing(file: int, entry: JournalEntry) -> Iterator[Flip]:
-    """The flips that are there: the byte as we left it, amid the bytes that were around it."""
+    """The flips that are there: the byte as we left it, amid the bytes that were around it, as far as there are any."""
     flips = _flips(entry)
     left = {flip.offset: flip for flip in flips}
+    size = entry.payload.get("size")
     for flip in flips:
-        if _byte(file, flip.offset) == flip.after and _around(file, flip.offset, left) == flip.around:
+        around = _around(file, flip.offset, left, size if isinstance(size, int) else None)
+        if _byte(file, flip.offset) == flip.after and flip.around.startswith(around):
             yield flip
 
 
 def _flip(file: int, offset: int, mask: int) -> Flip:
     before = _byte(file, offset) or 0
-    return Flip(offset, before, before ^ mask, _around(file, offset, {}))
+    return Flip(offset, before, before ^ mask, _around(file, offset, {}, None))
 
 
-def _around(file: int, offset: int, flips: Mapping[int, Flip]) -> int:
-    """Checksum of the bytes around an offset, without its own and with flipped neighbours as they were."""
+def _around(file: int, offset: int, flips: Mapping[int, Flip], size: int | None) -> str:
+    """The bytes around an offset, without its own and with flipped neighbours as they were; below `size` alone."""
     start = max(0, offset - _AROUND)
-    found = bytearray(os.pread(file, offset + _AROUND + 1 - start, start))
+    end = offset + _AROUND + 1 if size is None else min(size, offset + _AROUND + 1)
+    found = bytearray(os.pread(file, end - start, start))
     for at, flip in flips.items():
         if start <= at < start + len(found) and found[at - start] == flip.after:
             found[at - start] = flip.before
     if offset - start < len(found):
         found[offset - start] = 0
-    return zlib.crc32(found)
+    return found.hex()
 
 
 def _byte(file: int, offset: int) -> int | None:
@@ -371,4 +365,8 @@ def _sha256(file: int, blocks: Iterable[Flip] | None) -> str:
 
 
 def _flips(entry: JournalEntry) -> list[Flip]:
-    return [Flip(*one) for one in json.loads(str(entry.payload.get("flips") or "[]"))]
+    flips = [Flip(*one) for one in json.loads(str(entry.payload.get("flips") or "[]"))]
+    if any(not isinstance(flip.around, str) for flip in flips):
+        by_hand = ", ".join(f"{flip.before:#04x} at byte {flip.offset}" for flip in flips)
+        raise InjectError(f"journalled by another version: write {by_hand} of {entry.payload.get('path')} by hand")
+    return flips

@@ -9,6 +9,7 @@ before it, and the undo writes one that says that it is over.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import time
 from pathlib import Path
 from typing import Final
@@ -45,9 +46,9 @@ def commands(env: Env, entry: JournalEntry) -> tuple[str, ...]:
     """As a shell would."""
     folder = env.sysfs / FOLDER
     return (
-        f"echo '<4>{_marked(_BEGUN, entry)}' > {env.kmsg}",
-        *(f"echo {value} > {folder / name}" for name, value in _fields(entry)),
-        f"echo '<4>{_marked(_CLEARED, entry)}' > {env.kmsg}",
+        f"echo '<4>{_marked(_BEGUN, entry)}' > {shlex.quote(str(env.kmsg))}",
+        *(f"echo {value} > {shlex.quote(str(folder / name))}" for name, value in _fields(entry)),
+        f"echo '<4>{_marked(_CLEARED, entry)}' > {shlex.quote(str(env.kmsg))}",
     )
 
 

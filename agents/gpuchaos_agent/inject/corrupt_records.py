@@ -68,7 +68,8 @@ def plan(env: Env, target: str, pci: str | None, xid: int, fault_id: str, *, dcg
 
 def commands(env: Env, entry: JournalEntry) -> tuple[str, ...]:
     """A line for the kernel log, and one that says that it is over."""
-    lines = [f"echo {shlex.quote(f'<4>{text}')} > {env.kmsg}" for text in (entry.payload.get("text"), _cleared(entry))]
+    log = shlex.quote(str(env.kmsg))
+    lines = [f"echo {shlex.quote(f'<4>{text}')} > {log}" for text in (entry.payload.get("text"), _cleared(entry))]
     if "dcgm_gpu" not in entry.payload:
         return tuple(lines)
     there, back = (shlex.join(_dcgm(entry, value)) for value in (entry.payload.get("xid"), 0))

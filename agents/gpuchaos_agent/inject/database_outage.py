@@ -11,15 +11,16 @@ import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuchaos_agent.inject import endpoints, hold, nft
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.database_probe import Attempt, Engine, Outcome, ask, attempt
 from gpuchaos_agent.inject.database_rules import body
 from gpuchaos_agent.inject.endpoints import Network
+from gpuchaos_agent.inject.params import belong
 from gpuchaos_agent.journal import JournalEntry, Scalar
 from gpuchaos_agent.kernelfs import files
 from gpuchaos_agent.kernelfs.processes import process_stat
@@ -60,6 +61,11 @@ class DatabaseOutageParams(Authored):
     mode: Literal["refused", "reset", "hanging", "exhausted"] = "refused"
     scope: Literal["node", "all"] = "node"
     connections: int = Field(default=12000, ge=1, le=50000)
+
+    @model_validator(mode="after")
+    def _of_the_mode(self) -> Self:
+        belong(self, "mode", {"connections": ("exhausted",), "scope": ("refused", "reset", "hanging")})
+        return self
 
 
 class DatabaseOutage:

@@ -89,6 +89,15 @@ def parse(text: str) -> Endpoint:
     return Endpoint(_host(text))
 
 
+def shown(end: Endpoint) -> str:
+    """The endpoint as `parse` takes it."""
+    if end.host is None:
+        return f"{end.protocol}/{end.ports}"
+    if end.ports is None:
+        return end.host
+    return f"[{end.host}]:{end.ports}" if ":" in end.host else f"{end.host}:{end.ports}"
+
+
 def parse_list(text: str) -> tuple[Endpoint, ...]:
     """A comma list of endpoints; empty for an empty text.
 
@@ -141,6 +150,39 @@ def merged(networks: Iterable[Network]) -> tuple[Network, ...]:
     four = ipaddress.collapse_addresses(n for n in listed if isinstance(n, ipaddress.IPv4Network))
     six = ipaddress.collapse_addresses(n for n in listed if isinstance(n, ipaddress.IPv6Network))
     return (*four, *six)
+
+
+def no_peer(network: Network) -> str | None:
+    """Why nobody can be met at an address or in a network, or None."""
+    first = network.network_address
+    mapped = first.ipv4_mapped if isinstance(first, ipaddress.IPv6Address) else None
+    if mapped is not None:
+        return f"{_plain(network)} is IPv4 as a program shows it; on the wire it is {mapped}: write that"
+    if network.is_multicast:
+        return f"{_plain(network)} is a group (multicast), no peer: name its members"
+    if first.is_unspecified and network.prefixlen >= 8:  # 0.0.0.0/8; everybody is /0
+        return f"{_plain(network)} is nobody's address; all means everybody"
+    if first == ipaddress.IPv4Address("255.255.255.255"):
+        return f"{_plain(network)} is broadcast, no peer: name those who hear it"
+    return None
+
+
+def checked(ends: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
+    """The endpoints, none of which is an address at which nobody can be met.
+
+    Raises:
+        ValueError: one is; the text says what to write.
+    """
+    found = tuple(ends)
+    for end in found:
+        try:
+            network = ipaddress.ip_network(end.host or "", strict=False)
+        except ValueError:
+            continue
+        reason = no_peer(network)
+        if reason is not None:
+            raise ValueError(reason)
+    return found
 
 
 def local_addresses(procfs: Path) -> frozenset[Address]:

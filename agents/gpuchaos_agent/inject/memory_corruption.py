@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuchaos_agent.inject import corrupt_file, corrupt_machine, corrupt_records, kernel_log
 from gpuchaos_agent.inject.base import Env, Evidence, Payload
 from gpuchaos_agent.inject.corrupt_records import TEXTS
 from gpuchaos_agent.inject.kernel_log import MARK
+from gpuchaos_agent.inject.params import belong, need
 from gpuchaos_agent.journal import JournalEntry, Scalar
 from gpuchaos_stream.events.base import Authored
 
@@ -58,6 +59,14 @@ PLANES: Final[dict[str, Plane]] = {
 }
 
 
+#: Parameter → the planes that read it.
+_OF_PLANE: Final = {
+    **dict.fromkeys(("xid", "pci", "dcgm"), (TELEMETRY,)),
+    **dict.fromkeys(("path", "bits", "region", "seed"), (FILE,)),
+    **dict.fromkeys(("cpu", "bank"), (MACHINE_CHECK,)),
+}
+
+
 def _one_of_table(value: int) -> int:
     if value not in TEXTS:
         raise ValueError(f"one of {', '.join(map(str, TEXTS))}")
@@ -87,6 +96,12 @@ class MemoryCorruptionParams(Authored):
     seed: int | None = Field(default=None, ge=0, lt=1 << 63)
     cpu: int = Field(default=0, ge=0)
     bank: int = Field(default=1, ge=0, le=255)
+
+    @model_validator(mode="after")
+    def _of_the_plane(self) -> Self:
+        belong(self, "plane", _OF_PLANE)
+        need(self, "plane", {FILE: ("path",)})
+        return self
 
 
 class MemoryCorruption:

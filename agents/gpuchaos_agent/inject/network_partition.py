@@ -11,6 +11,7 @@ import math
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -34,7 +35,7 @@ _MOST_KNOCKS: Final = 1024
 
 
 def _peers(text: str) -> str:
-    if text.strip() != _ALL and not endpoints.parse_list(text):
+    if text.strip() != _ALL and not endpoints.checked(endpoints.parse_list(text)):
         raise ValueError("name peers separated by commas, or say all")
     return text.strip()
 
@@ -117,7 +118,15 @@ class NetworkPartition:
     def resources(self, target: str, params: Mapping[str, Scalar]) -> frozenset[str]:  # noqa: ARG002
         """The paths to the peers: two faults on one path would count each other's drops as their own."""
         asked = NetworkPartitionParams.model_validate(params)
-        return frozenset(f"path:{peer.strip()}" for peer in (asked.peers or f"ports {asked.ports}").split(","))
+        ports = asked.ports.split(",") if asked.ports else []
+        if asked.peers in (None, _ALL):
+            spoken = ("tcp", "udp") if asked.protocol == "any" else (asked.protocol,)
+            return frozenset(f"path:{way}/{port}" for way in spoken for port in ports) or frozenset({"path:all"})
+        held = set[str]()
+        for end in endpoints.parse_list(str(asked.peers)):
+            each = [replace(end, ports=span) for span in ports] if ports and end.ports is None else [end]
+            held |= {f"path:{endpoints.shown(one)}" for one in each}
+        return frozenset(held)
 
     def commands(self, entry: JournalEntry) -> tuple[str, ...]:
         """The input of nft, and the table's removal."""
@@ -186,8 +195,10 @@ class NetworkPartition:
             networks = endpoints.networks_of(peer, self._lookup)
             for network in networks:
                 address = network.network_address
-                if network.num_addresses == 1 and (address in own or address.is_loopback):
+                if network.is_loopback or (network.num_addresses == 1 and address in own):
                     raise InjectError(f"{peer.host} is this node itself; a partition is from somebody else")
+                if reason := endpoints.no_peer(network):
+                    raise InjectError(reason)
             if peer.protocol and protocol and peer.protocol != protocol:
                 raise InjectError(f"{peer.protocol}/{peer.ports} and protocol {protocol} leave nothing to cut")
             selector = Selector(networks, (peer.ports,) if peer.ports else ports, peer.protocol or protocol)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuchaos_agent.inject import tools
+from gpuchaos_agent.inject import capabilities, tools
 from gpuchaos_agent.inject.base import InjectError
 from gpuchaos_agent.journal import JournalEntry
 
@@ -44,7 +44,7 @@ def table_name(fault_id: str) -> str:
 
 def unavailable() -> str | None:
     """Why packets cannot be filtered here (no nft, no permission, a kernel without nf_tables), or None."""
-    absent = tools.missing("nft")
+    absent = tools.missing("nft") or capabilities.lacking("CAP_NET_ADMIN")
     if absent is not None:
         return absent
     try:

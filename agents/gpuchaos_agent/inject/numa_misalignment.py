@@ -14,13 +14,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpuchaos_agent.inject import page_moves, thread_masks
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.page_moves import Run
+from gpuchaos_agent.inject.params import belong
 from gpuchaos_agent.inject.process_stop import Process, ProcessStop, read_process
 from gpuchaos_agent.journal import JournalEntry, Scalar
 from gpuchaos_agent.kernelfs import cgroups, files, numa_maps, numa_nodes, pci, processes
@@ -49,6 +50,13 @@ class NumaMisalignmentParams(Authored):
     memory_mb: int = Field(default=4096, ge=1, le=65536)
     node: int | None = Field(default=None, ge=0)
     gpu_node: int | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _something_moves(self) -> Self:
+        if not self.cpus and not self.memory:
+            raise ValueError("cpus or memory must be moved")
+        belong(self, "memory", {"memory_mb": (True,)})
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +97,6 @@ class NumaMisalignment:
         reason = self.unavailable() or self._rules.check(target, {"job": given.job} if given.job else {})
         if reason:
             return reason
-        if not given.cpus and not given.memory:
-            return "cpus or memory must be moved"
         try:
             move = self._move(target, given)
             return self._why_not(move, given)

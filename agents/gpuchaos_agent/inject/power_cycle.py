@@ -12,10 +12,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import bmc, tools
@@ -32,6 +32,7 @@ from gpuchaos_agent.inject.bmc import (
     UnsupportedError,
 )
 from gpuchaos_agent.inject.ipmi import Ipmi
+from gpuchaos_agent.inject.params import one_place
 from gpuchaos_agent.inject.redfish import Redfish
 from gpuchaos_agent.journal import EntryState, JournalEntry, Scalar
 from gpuchaos_stream.events.base import Authored
@@ -64,8 +65,8 @@ class PowerCycleParams(Authored):
 
     method: Literal["auto", "power-cycle", "force-off-on", "force-restart"] = "auto"
     within: float = Field(default=15.0, ge=1, le=20)
-    witness: str | None = Field(default=None, pattern=r"^[^:/\s]+:\d{1,5}$")
-    driver: str | None = Field(default=None, min_length=1)
+    witness: Annotated[str, AfterValidator(one_place)] | None = None
+    driver: str | None = Field(default=None, pattern=r"^[^/\s]+$", description="a node's name")
     force: bool = False
 
 
@@ -312,7 +313,7 @@ def _answers(address: str) -> bool:
     """Whether somebody accepts a connection there."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=_KNOCK_S):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
             return True
     except (OSError, OverflowError):
         return False

@@ -14,12 +14,13 @@ import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpuchaos_agent.inject import hold, link_speed, port_admin, tools
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
+from gpuchaos_agent.inject.params import belong, need
 from gpuchaos_agent.inject.port_admin import Interface
 from gpuchaos_agent.journal import JournalEntry, Scalar
 from gpuchaos_agent.kernelfs import netdevs, peek, ports
@@ -53,13 +54,19 @@ class RdmaLinkParams(Authored):
     force: bool = False
     include_brokers: bool = False
 
+    @model_validator(mode="after")
+    def _of_the_mode(self) -> Self:
+        belong(self, "mode", {"period_s": ("flap",), "count": ("flap",), "speed_mbps": ("degraded",)})
+        need(self, "mode", {"degraded": ("speed_mbps",)})
+        return self
+
 
 class RdmaLink:
     """One port; see the module."""
 
     name = "rdma-link"
     layer = "the RDMA port itself: its link is gone, comes and goes, or is slower"
-    certifies = ("rdma-failure", "collective-failure")
+    certifies = ("rdma-failure", "collective-failure", "rdma-degradation")
     not_certified = ("node-isolation",)
     params: type[Authored] = RdmaLinkParams
 

@@ -10,7 +10,7 @@ import json
 import zlib
 from typing import Any, Final
 
-from gpuchaos_agent.inject import tools
+from gpuchaos_agent.inject import capabilities, tools
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.service_latency_params import Service, ServiceLatencyParams, bytes_per_s, seconds
 from gpuchaos_agent.inject.service_latency_probe import ask, send
@@ -29,7 +29,7 @@ _SEEN: Final = 0.8
 
 def why_not(asked: ServiceLatencyParams, service: Service) -> str | None:
     """Why this kernel, or the device that leads to the service, cannot do it, or None."""
-    absent = tools.missing("tc", "ip", "unshare")
+    absent = tools.missing("tc", "ip", "unshare") or capabilities.lacking("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
     if absent is not None:
         return absent
     try:

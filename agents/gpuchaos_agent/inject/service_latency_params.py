@@ -47,7 +47,7 @@ def _rate(text: str) -> str:
 
 
 def _service(text: str) -> str:
-    end = endpoints.parse(text)
+    (end,) = endpoints.checked([endpoints.parse(text)])
     if end.host is None or end.ports is None or not end.ports.isdecimal() or "/" in end.host:
         raise ValueError("one service as host:port")
     return text

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import json
+import shlex
 import time
 from typing import Final
 
@@ -80,8 +81,8 @@ def rules(table: str, service: Service, *, forwarded: bool) -> list[str]:
 
 def commands(entry: JournalEntry) -> tuple[str, ...]:
     """The proxy and its rules; the ports are chosen when it starts."""
-    proxy = f"python -m {_MODULE} {word(entry, 'holder')} SETTINGS"
-    made = tuple(f"nft '{line}'" for line in word(entry, "rules").splitlines())
+    proxy = f"python -m {_MODULE} {shlex.quote(word(entry, 'holder'))} SETTINGS"
+    made = tuple(f"nft {shlex.quote(line)}" for line in word(entry, "rules").splitlines())
     return (proxy, *made, f"kill the proxy; nft delete table inet {word(entry, 'table')}")
 
 

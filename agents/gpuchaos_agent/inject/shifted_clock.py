@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuchaos_agent.inject import certificate_file, reload, tools
+from gpuchaos_agent.inject import certificate_file, file_systems, reload, tools
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
-from gpuchaos_agent.journal import Scalar
+from gpuchaos_agent.journal import JournalEntry, Scalar
 
 _LIBRARY: Final = "libfaketime"
 _FILE: Final = "FAKETIME_TIMESTAMP_FILE"
@@ -73,6 +73,7 @@ def planned(env: Env, pidfile: Path, shift_days: float, fault_id: str) -> Payloa
         "fresh": str(path.with_name(f".{path.name}.{fault_id}")),
         "before": before,
         "mtime_ns": path.stat().st_mtime_ns,
+        **file_systems.planned(path.parent, env),
         "after": f"{shift_days:+g}d\n",
         "shift_s": shift_days * _DAY_S,
     }
@@ -98,9 +99,16 @@ def evidence(payload: Payload) -> Evidence:
     return Evidence(moved, {"clock_off_s": offset, "pid": payload.get("pid"), "measured_by": "a process under it"})
 
 
-def restore(payload: Payload) -> None:
-    """Puts the line back, unless somebody wrote another one since."""
+def restore(entry: JournalEntry, env: Env) -> None:
+    """Puts the line back, unless somebody wrote another one since.
+
+    Raises:
+        InjectError: the file cannot be written, or its filesystem is not here.
+    """
+    payload = entry.payload
     path = Path(str(payload["offset_file"]))
+    if not file_systems.holds(path.parent, entry, env):
+        return
     Path(str(payload["fresh"])).unlink(missing_ok=True)
     if path.exists() and _read(path) == payload["after"]:
         mtime_ns = payload.get("mtime_ns")
@@ -112,10 +120,11 @@ def restore(payload: Payload) -> None:
         )
 
 
-def is_gone(payload: Payload) -> bool:
+def is_gone(entry: JournalEntry, env: Env) -> bool:
     """The offset is not ours any more."""
+    payload = entry.payload
     path = Path(str(payload["offset_file"]))
-    return not path.exists() or _read(path) != payload["after"]
+    return not file_systems.holds(path.parent, entry, env) or not path.exists() or _read(path) != payload["after"]
 
 
 def typed(payload: Mapping[str, Scalar]) -> tuple[str, ...]:

@@ -27,6 +27,11 @@ _AT_FDCWD: Final = -100
 _SET_FLAG: Final = 0
 _RECONFIGURE: Final = 7
 _BLOCK: Final = 4096
+#: CLONE_NEWNS; MS_REC | MS_PRIVATE; MNT_DETACH.
+_NEW_MOUNTS: Final = 0x20000
+_PRIVATE: Final = 0x44000
+_DETACH: Final = 2
+_MOST_COVERS: Final = 64
 
 
 def write(folder: str, name: str) -> str:
@@ -129,6 +134,56 @@ def remove(path: str) -> str:
     return ""
 
 
+def claim(path: str) -> str:
+    """Opens a block device for itself alone: EBUSY where a filesystem, or whatever else, holds it."""
+    os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    return ""
+
+
+def within(process: str, device: str, mount: str, call: str, *arguments: str) -> str:
+    """Another call, where the mount is not to be seen from here: covered, or in the namespace of another process.
+
+    In a mount namespace of this child's own, which ends with it, what covers the mount is taken off.
+    """
+    own = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY)  # /proc may be another one there, or none
+    if process != "self":
+        theirs = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY)
+        _libc("setns", theirs, _NEW_MOUNTS)
+    _libc("unshare", _NEW_MOUNTS)
+    _libc("mount", b"none", b"/", None, _PRIVATE, None)
+    for _ in range(_MOST_COVERS):
+        hiding = _covers(own, device.encode(), os.fsencode(mount))
+        if not hiding:
+            return _CALLS[call](*arguments)
+        _libc("umount2", min(hiding, key=len), _DETACH)
+    raise OSError(errno.ELOOP, "")
+
+
+def _covers(own: int, device: bytes, path: bytes) -> list[bytes]:
+    """What hides the mount (as `storage_reach.covers`), in this child's namespace."""
+    descriptor = os.open("mountinfo", os.O_RDONLY, dir_fd=own)
+    with open(descriptor, "rb") as table:  # noqa: PTH123
+        lines = [line.split(b" ") for line in table]
+    on = {words[0]: (words[1], _plain(words[4])) for words in lines}
+    meant = [words[0] for words in lines if words[2] == device and _plain(words[4]) == path]
+    if not meant:
+        raise FileNotFoundError(errno.ENOENT, "")
+    chain, at = set[bytes](), meant[-1]
+    while at in on and at not in chain:
+        chain.add(at)
+        at = on[at][0]
+    return [
+        each
+        for number, (_, each) in on.items()
+        if number not in chain and (path == each or path.startswith(each.rstrip(b"/") + b"/"))
+    ]
+
+
+def _plain(text: bytes) -> bytes:
+    head, *rest = text.split(b"\\")
+    return head + b"".join(bytes([int(each[:3], 8)]) + each[3:] for each in rest)
+
+
 def exists(path: str) -> str:
     """Whether there is such a file: `yes` or `no`."""
     return "yes" if os.path.lexists(path) else "no"
@@ -140,16 +195,22 @@ def resolve(path: str) -> str:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    made = [ctypes.c_long(each) if isinstance(each, int) else ctypes.c_char_p(each) for each in arguments]
-    result = int(libc.syscall(ctypes.c_long(number), *made))
+    return _libc("syscall", ctypes.c_long(number), *arguments)
+
+
+def _libc(name: str, *arguments: object) -> int:
+    made = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    function = getattr(ctypes.CDLL(None, use_errno=True), name)
+    function.restype = ctypes.c_long if name == "syscall" else ctypes.c_int
+    result = int(function(*made))
     if result < 0:
         raise OSError(ctypes.get_errno(), "")
     return result
 
 
 _CALLS: Final[dict[str, Callable[..., str]]] = {
-    call.__name__: call for call in (write, ask, read_device, thaw, reconfigure, fill, remove, exists, resolve)
+    call.__name__: call
+    for call in (write, ask, read_device, thaw, reconfigure, fill, remove, claim, exists, resolve, within)
 }
 
 

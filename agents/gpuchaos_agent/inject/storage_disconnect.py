@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from gpuchaos_agent.inject import storage_probe
+from gpuchaos_agent.inject import capabilities, storage_probe
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.storage_erring import Erring
 from gpuchaos_agent.inject.storage_full import Full
@@ -29,6 +29,13 @@ _MODES: Final[dict[str, StorageMode]] = {
     "full": Full(),
     "erring": Erring(),
 }
+#: Mode → what it may not do without. Root fills a volume as its owner.
+_CAPABILITIES: Final = {
+    "unreachable": "CAP_NET_ADMIN",
+    "hanging": "CAP_SYS_ADMIN",
+    "readonly": "CAP_SYS_ADMIN",
+    "erring": "CAP_SYS_ADMIN",
+}
 #: A volume that takes longer than this to answer before the fault is not well to begin with, seconds.
 _WELL_S: Final = 2.0
 
@@ -46,9 +53,12 @@ class StorageDisconnect:
         self._env = env
 
     def unavailable(self) -> str | None:
-        """Needs root (CAP_SYS_ADMIN, for a path CAP_NET_ADMIN) and a mount table."""
+        """Needs root, with the capability of at least one mode, and a mount table."""
         if os.geteuid() != 0:
             return "filesystems can be frozen, filled and remounted by root alone"
+        lacking = [capabilities.lacking(name) for name in dict.fromkeys(_CAPABILITIES.values())]
+        if all(lacking):
+            return capabilities.lacking(*_CAPABILITIES.values())
         return None if mounts(self._env.procfs) else f"{self._env.procfs}/self/mountinfo cannot be read"
 
     def check(self, target: str, params: Mapping[str, Scalar]) -> str | None:
@@ -56,7 +66,8 @@ class StorageDisconnect:
         if target != f"node/{self._env.node}":
             return f"the target must be node/{self._env.node}, not {target}"
         asked = StorageDisconnectParams.model_validate(params)
-        reason = self.unavailable()
+        needed = _CAPABILITIES.get(asked.mode)
+        reason = self.unavailable() or (capabilities.lacking(needed) if needed else None)
         if reason is not None:
             return reason
         if asked.path is None:
@@ -83,6 +94,7 @@ class StorageDisconnect:
                 raise InjectError(f"{asked.path} has gone")
             before = storage_probe.run("ask", mount.path)
             payload |= {"mount": mount.path, "kind": mount.kind, "source": mount.source, "before": before.outcome}
+            payload |= {"filesystem": mount.device, "root": mount.root}
         payload |= _MODES[asked.mode].plan(self._env, asked, mount, fault_id)
         if mount is None:
             payload["before"] = knock(str(payload["servers"])).outcome

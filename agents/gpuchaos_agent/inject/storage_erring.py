@@ -7,6 +7,7 @@ plan has to agree (`remount`) that the undo unmounts it and mounts it again, onc
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +44,6 @@ class Erring:
         reason = tools.missing("dmsetup", "mount", "umount") or _why_not_mount(env, mount)
         if reason is not None:
             return reason
-        if not asked.remount:
-            return f"{mount.path} may give itself up over errors; remount: true agrees that the undo mounts it again"
         try:
             _erring(_table(name), asked.errors)
             known = tools.run(["dmsetup", "targets"])
@@ -72,12 +71,13 @@ class Erring:
 
     def commands(self, entry: JournalEntry) -> tuple[str, ...]:
         """dmsetup's, with both tables."""
-        name = word(entry, "device")
+        name = shlex.quote(word(entry, "device"))
         swap = f"dmsetup suspend --noflush --nolockfs {name} && dmsetup resume {name}"
+        again = f"umount {shlex.quote(word(entry, 'mount'))} && {shlex.join(_mount(entry))}"
         return (
             f"dmsetup load {name} <<'EOF'\n{word(entry, 'erring')}\nEOF\n{swap}",
             f"dmsetup load {name} <<'EOF'\n{word(entry, 'table')}\nEOF\n{swap}",
-            f"umount {word(entry, 'mount')} && {' '.join(_mount(entry))}  # only if it has given itself up",
+            f"{again}  # only if it has given itself up",
         )
 
     def inject(self, env: Env, entry: JournalEntry) -> None:

@@ -5,12 +5,13 @@ Space that others free meanwhile is free. The file outlives a reboot, and is rem
 
 from __future__ import annotations
 
+import shlex
+from pathlib import PurePath
 from typing import Final
 
 from gpuchaos_agent.inject import storage_probe
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.storage_mode import (
-    PATIENT_S,
     StorageDisconnectParams,
     must,
     same_boot,
@@ -19,7 +20,8 @@ from gpuchaos_agent.inject.storage_mode import (
     word,
     write,
 )
-from gpuchaos_agent.inject.storage_mounts import Mount
+from gpuchaos_agent.inject.storage_mounts import Mount, below
+from gpuchaos_agent.inject.storage_reach import Way, ways
 from gpuchaos_agent.journal import JournalEntry
 
 #: Filesystems that give space to a file without writing it (fallocate), and take it back at once (btrfs does not).
@@ -51,7 +53,7 @@ class Full:
 
     def commands(self, entry: JournalEntry) -> tuple[str, ...]:
         """As fallocate(1); the size is what is free at that time."""
-        mount, ballast = word(entry, "mount"), word(entry, "ballast")
+        mount, ballast = shlex.quote(word(entry, "mount")), shlex.quote(word(entry, "ballast"))
         return (f"fallocate -l $(($(stat -f -c '%f*%S' {mount}))) {ballast}", f"rm -f {ballast}")
 
     def inject(self, env: Env, entry: JournalEntry) -> None:
@@ -71,23 +73,39 @@ class Full:
 
     def undo(self, env: Env, entry: JournalEntry) -> None:
         """Removes the file, also after a reboot, as soon as the filesystem is there again."""
-        if self._went(env, entry):
-            return
-        if standing(env, entry) is None:
+        found = self._reached(env, entry)
+        if not found and not self._went(env, entry):
             raise InjectError(f"{word(entry, 'mount')} is not mounted as it was; {word(entry, 'ballast')} is on it")
-        must(
-            storage_probe.run("remove", word(entry, "ballast"), limit_s=PATIENT_S),
-            f"{word(entry, 'ballast')} cannot be removed",
-        )
+        said = None
+        for way, ballast in found:
+            said = way.call("remove", ballast)
+            if said.ok:
+                return
+        if said is not None:
+            must(said, f"{word(entry, 'ballast')} cannot be removed")
 
     def verify(self, env: Env, entry: JournalEntry) -> bool:
         """There is no such file."""
-        if self._went(env, entry):
-            return True
-        said = storage_probe.run("exists", word(entry, "ballast"))
-        return standing(env, entry) is not None and said.ok and said.words == "no"
+        found = self._reached(env, entry)
+        if not found:
+            return self._went(env, entry)
+        way, ballast = found[0]
+        said = way.call("exists", ballast)
+        return said.ok and said.words == "no"
+
+    def _reached(self, env: Env, entry: JournalEntry) -> list[tuple[Way, str]]:
+        """The mounts that show the file's folder, and what it is called there."""
+        if word(entry, "kind") in _MEMORY and not same_boot(env, entry):
+            return []
+        name, folder = PurePath(word(entry, "ballast")).name, entry.payload.get("root")
+        found = []
+        for way in ways(env, entry, content=True):
+            shown = way.mount.root if folder is None else str(folder)
+            if below(shown, way.mount.root):
+                found.append((way, str(PurePath(way.mount.path, PurePath(shown).relative_to(way.mount.root), name))))
+        return found
 
     def _went(self, env: Env, entry: JournalEntry) -> bool:
         """Memory is empty after a reboot, and after it was unmounted."""
-        gone = not same_boot(env, entry) or standing(env, entry) is None
+        gone = not same_boot(env, entry) or not ways(env, entry, content=True)
         return word(entry, "kind") in _MEMORY and gone

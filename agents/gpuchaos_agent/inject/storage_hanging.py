@@ -6,12 +6,12 @@ of the agent; the undo ends that process first, and thaws in any case.
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from gpuchaos_agent.inject import hold, storage_probe
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.storage_mode import (
-    PATIENT_S,
     StorageDisconnectParams,
     must,
     same_boot,
@@ -21,6 +21,8 @@ from gpuchaos_agent.inject.storage_mode import (
     write,
 )
 from gpuchaos_agent.inject.storage_mounts import Mount
+from gpuchaos_agent.inject.storage_probe import Said
+from gpuchaos_agent.inject.storage_reach import Way, must_be_free, ways
 from gpuchaos_agent.journal import JournalEntry
 
 #: Filesystems that the kernel can freeze (they have freeze_fs or freeze_super).
@@ -46,7 +48,7 @@ class Hanging:
 
     def commands(self, entry: JournalEntry) -> tuple[str, ...]:
         """As fsfreeze(8) does."""
-        mount = word(entry, "mount")
+        mount = shlex.quote(word(entry, "mount"))
         return (f"fsfreeze --freeze {mount}", f"fsfreeze --unfreeze {mount}")
 
     def inject(self, env: Env, entry: JournalEntry) -> None:
@@ -75,14 +77,24 @@ class Hanging:
     def undo(self, env: Env, entry: JournalEntry) -> None:
         """Ends the guard, so that nobody freezes any more, and thaws."""
         hold.end(word(entry, "guard"))
-        if same_boot(env, entry) and standing(env, entry) is not None:
-            must(storage_probe.run("thaw", word(entry, "mount"), limit_s=PATIENT_S), "the filesystem cannot be thawed")
+        for way in self._ways(env, entry)[:1]:
+            said = way.call("thaw", way.mount.path)
+            if not said.ok and _write(way, entry).hangs:
+                must(said, "the filesystem cannot be thawed")
             storage_probe.settle()
 
     def verify(self, env: Env, entry: JournalEntry) -> bool:
         """No guard, and a write comes back, however it ends."""
         if hold.find(word(entry, "guard")):
             return False
-        if not same_boot(env, entry) or standing(env, entry) is None:
-            return True
-        return not write(entry).hangs
+        return all(_write(way, entry).outcome not in {"hangs", "ENOTDIR"} for way in self._ways(env, entry)[:1])
+
+    def _ways(self, env: Env, entry: JournalEntry) -> list[Way]:
+        found = ways(env, entry) if same_boot(env, entry) else []
+        if not found and same_boot(env, entry):
+            must_be_free(env, entry)
+        return found
+
+
+def _write(way: Way, entry: JournalEntry) -> Said:
+    return way.call("write", way.mount.path, f".gpuchaos-probe-{entry.fault_id}", limit_s=storage_probe.HANGS_S)

@@ -5,12 +5,14 @@ The parameters are here as well, because every mode reads some of them.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Final, Literal, Protocol, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from gpuchaos_agent.inject import endpoints, storage_probe
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
+from gpuchaos_agent.inject.params import belong
 from gpuchaos_agent.inject.storage_mounts import Mount, mounts
 from gpuchaos_agent.inject.storage_probe import Said
 from gpuchaos_agent.journal import JournalEntry
@@ -19,9 +21,17 @@ from gpuchaos_stream.events.base import Authored
 #: A child that is only slow is waited for this long where the answer decides about an undo, seconds.
 PATIENT_S: Final = 5.0
 
+#: Parameter → the mode that reads it.
+_OF_MODE: Final = {
+    "endpoint": ("unreachable",),
+    "include_brokers": ("unreachable",),
+    "errors": ("erring",),
+    "remount": ("erring",),
+}
+
 
 def _endpoints(text: str) -> str:
-    found = endpoints.parse_list(text)
+    found = endpoints.checked(endpoints.parse_list(text))
     if not found or any(end.host is None for end in found):
         raise ValueError("servers as host:port, separated by commas")
     return text
@@ -47,10 +57,11 @@ class StorageDisconnectParams(Authored):
             raise ValueError(f"mode {self.mode} needs a path")
         if self.path is None and self.endpoint is None:
             raise ValueError("name a path, or an endpoint, for mode unreachable")
-        if self.mode != "unreachable" and (self.endpoint or self.include_brokers):
-            raise ValueError("endpoint and include_brokers are for mode unreachable")
-        if self.mode != "erring" and (self.remount or self.errors != "all"):
-            raise ValueError("errors and remount are for mode erring")
+        if self.path is not None and os.path.normpath(self.path).strip("/") == "":
+            raise ValueError(f"path {self.path} is never touched: the node itself needs it")
+        belong(self, "mode", _OF_MODE)
+        if self.mode == "erring" and not self.remount:
+            raise ValueError("a volume may give itself up over errors; remount: true agrees to a new mount afterwards")
         return self
 
 

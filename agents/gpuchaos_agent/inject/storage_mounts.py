@@ -39,7 +39,7 @@ _SESSION: Final = re.compile(r"/session(\d+)/")
 @dataclass(frozen=True, slots=True)
 class Mount:
     """One mount. `device` is major:minor of its filesystem, `options` the mount's own, `super_options` its whole
-    filesystem's; `root` is the folder of the filesystem that shows here.
+    filesystem's; `root` is the folder of the filesystem that shows here, `parent` the `id` of what it is mounted on.
     """
 
     path: str
@@ -49,6 +49,8 @@ class Mount:
     root: str
     options: str
     super_options: str
+    id: int = 0
+    parent: int = 0
 
     @property
     def writable(self) -> bool:
@@ -76,9 +78,9 @@ def mounts(procfs: Path, process: str = "self") -> list[Mount]:
         head, dash, tail = line.partition(" - ")
         left, right = head.split(" "), tail.split(" ")
         if dash and len(left) >= 6 and len(right) >= 3:
-            found.append(
-                Mount(_plain(left[4]), right[0], left[2], _plain(right[1]), _plain(left[3]), left[5], right[2])
-            )
+            path, source, root = _plain(left[4]), _plain(right[1]), _plain(left[3])
+            numbers = int(left[0]), int(left[1])
+            found.append(Mount(path, right[0], left[2], source, root, left[5], right[2], *numbers))
     return found
 
 

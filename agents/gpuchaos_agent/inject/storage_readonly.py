@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from gpuchaos_agent.inject import storage_probe
 from gpuchaos_agent.inject.base import Env, Evidence, InjectError, Payload
 from gpuchaos_agent.inject.storage_mode import (
@@ -15,6 +17,7 @@ from gpuchaos_agent.inject.storage_mode import (
     write,
 )
 from gpuchaos_agent.inject.storage_mounts import Mount
+from gpuchaos_agent.inject.storage_reach import Way, must_be_free, ways
 from gpuchaos_agent.journal import JournalEntry
 
 
@@ -33,7 +36,7 @@ class ReadOnly:
 
     def commands(self, entry: JournalEntry) -> tuple[str, ...]:
         """As mount(8); really by fspick(2), which leaves every other option alone."""
-        mount = word(entry, "mount")
+        mount = shlex.quote(word(entry, "mount"))
         return (f"mount -o remount,ro {mount}", f"mount -o remount,rw {mount}")
 
     def inject(self, env: Env, entry: JournalEntry) -> None:
@@ -53,18 +56,21 @@ class ReadOnly:
         return Evidence(said.outcome == "EROFS" and options == "ro", {**told(entry, said), "kernel": options})
 
     def undo(self, env: Env, entry: JournalEntry) -> None:
-        """Writable again, if it is not."""
-        mount = standing(env, entry)
-        if mount is not None and same_boot(env, entry) and not _writable(mount):
-            must(
-                storage_probe.run("reconfigure", mount.path, "rw", limit_s=PATIENT_S),
-                f"{mount.path} cannot be made writable again",
-            )
+        """Writable again, if it is not, by whatever mount of it can be reached."""
+        found = self._ways(env, entry)
+        if found and not _writable(found[0].mount):
+            way = found[0]
+            must(way.call("reconfigure", way.mount.path, "rw"), f"{way.mount.path} cannot be made writable again")
 
     def verify(self, env: Env, entry: JournalEntry) -> bool:
-        """The kernel says rw, or it is mounted there no more."""
-        mount = standing(env, entry)
-        return mount is None or not same_boot(env, entry) or _writable(mount)
+        """The kernel says rw, or has let go of the filesystem."""
+        return all(_writable(way.mount) for way in self._ways(env, entry))
+
+    def _ways(self, env: Env, entry: JournalEntry) -> list[Way]:
+        found = ways(env, entry) if same_boot(env, entry) else []
+        if not found and same_boot(env, entry):
+            must_be_free(env, entry)
+        return found
 
 
 def _writable(mount: Mount) -> bool:
