@@ -5,6 +5,7 @@ Each rule is one small function in `RULES`; it yields mistakes and knows nothing
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -18,12 +19,8 @@ from gpuchaos_stream.experiments.faults import FAULTS
 from gpuchaos_stream.experiments.plan import (
     QUESTIONS,
     Plan,
-    PostgresCheck,
-    RedisCheck,
     SteadyCheck,
-    TcpCheck,
     TelemetryCheck,
-    TlsCheck,
 )
 from gpuchaos_stream.yamlfile import Document, Loc
 
@@ -33,8 +30,8 @@ SHORTEST_LEASE_S: Final = 3.0
 LONGEST_LEASE_S: Final = 300.0
 #: The longest experiment with its recovery, seconds: what the recovery stage keeps samples for.
 LONGEST_RUN_S: Final = 4 * 3600.0
-#: The shortest hold, seconds: telemetry comes once a second, and one sample is no window.
-SHORTEST_HOLD_S: Final = 2.0
+
+_PID: Final = re.compile(r"[1-9]\d{0,9}", re.ASCII)
 
 #: Node-level names that a cell summary carries (`gpu.utilization_ratio.mean`).
 NODE_METRICS: Final = frozenset(f"{kind}.{name}.{how}" for (kind, name), ways in SUMMARY.items() for how in ways)
@@ -103,6 +100,8 @@ def _targets(plan: Plan) -> Iterator[Mistake]:
         if kind is not None and form is not None and entity_kind(entity) not in form.targets:
             wanted = " or ".join(f"{target}/NODE" + ("" if target == "node" else "/ID") for target in form.targets)
             yield loc, f"{kind.words(form)!r} cannot be aimed at {entity!r}", f"aim it at {wanted}"
+        elif entity_kind(entity) == "process" and entity_node(entity) and not _PID.fullmatch(entity.rsplit("/", 1)[1]):
+            yield loc, f"{entity!r} names no process", "a process is named by its pid, like process/NODE/41873"
         elif entity_node(entity) is None:
             yield loc, f"{entity!r} is on no single node", "name a target on a node, like process/NODE/PID"
 
@@ -162,15 +161,6 @@ def _limits(plan: Plan) -> Iterator[Mistake]:
         )
 
 
-def _hold(plan: Plan) -> Iterator[Mistake]:
-    if plan.steady_state.hold < SHORTEST_HOLD_S:
-        yield (
-            ("steady_state", "hold"),
-            f"{plan.steady_state.hold:g} s hold no two samples",
-            f"write at least {SHORTEST_HOLD_S:g}s",
-        )
-
-
 def _driver(plan: Plan) -> Iterator[Mistake]:
     kind = FAULTS.get(plan.fault.name)
     if kind is None or not kind.driver or plan.fault.params.get("force"):
@@ -218,13 +208,18 @@ def _one_check(item: SteadyCheck) -> Iterator[Mistake]:
             yield ("http", "status"), f"{item.http.status} is no HTTP status", "write one from 100 to 599, like 200"
         yield from _url(("http", "url"), item.http.url)
     for kind in ("tcp", "tls", "postgres", "redis"):
-        service: TcpCheck | TlsCheck | PostgresCheck | RedisCheck | None = getattr(item, kind)
-        if service is not None:
-            try:
-                parse_address(service.address)
-            except ValueError as error:
-                problem, _, fix = str(error).partition("; ")
-                yield (kind, "address"), problem, fix
+        for field in ("address", "same_as"):
+            written = getattr(getattr(item, kind), field, None)
+            if written is not None:
+                yield from _address((kind, field), written)
+
+
+def _address(loc: Loc, written: str) -> Iterator[Mistake]:
+    try:
+        parse_address(written)
+    except ValueError as error:
+        problem, _, fix = str(error).partition("; ")
+        yield loc, problem, fix
 
 
 def _telemetry(asked: TelemetryCheck) -> Iterator[Mistake]:
@@ -281,6 +276,5 @@ RULES: Final[tuple[Rule, ...]] = (
     _times,
     _objectives,
     _limits,
-    _hold,
     _checks,
 )

@@ -2,7 +2,7 @@
 
 Some faults have forms that reach different layers (`memory-corruption` with `plane: file` changes bytes of a
 file, without it a record in a log): each form is a row of its own, chosen by one parameter. An experiment passes for
-what its fault's form reaches, never for what its name suggests (`fidelity.py`).
+what its fault's form reaches, never for what its name suggests (`fidelity.py`, `shortfalls.py`).
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ def _one(
 #: Claims of storage that is away; the second one is not made good by storage that answers and says no.
 _AWAY: Final = ("checkpoint-resume", "storage-failover")
 _NOT_STORAGE: Final = ("node-loss", "checkpoint-integrity", "silent-data-corruption", "disk-failure")
+_PORT_AWAY: Final = ("rdma-failure", "collective-failure")
+_NOT_DOWN: Final = ("rdma-degradation", "node-isolation")
+_NEEDS_PORT: Final = "an RDMA port, the tool for it (ip, or ibportstate), and CAP_NET_ADMIN"
 _NOT_DATABASE: Final = ("storage-failover", "data-durability", "node-isolation", "database-failover")
 
 _ALL: Final = (
@@ -155,13 +158,23 @@ _ALL: Final = (
         ("rdma-failure", "collective-failure", "node-loss", "gpu-failure"),
         "nftables, and CAP_NET_ADMIN",
     ),
-    _one(
+    FaultKind(
         "rdma-link",
-        "the RDMA port itself: its link is gone, comes and goes, or is slower",
-        ("port",),
-        ("rdma-failure", "collective-failure"),
-        ("node-isolation",),
-        "an RDMA port, the tool for it (ip, or ibportstate), and CAP_NET_ADMIN",
+        (
+            Form("down", "the RDMA port itself: its link is gone", ("port",), _PORT_AWAY, _NOT_DOWN, _NEEDS_PORT),
+            Form(
+                "flap", "the RDMA port itself: its link comes and goes", ("port",), _PORT_AWAY, _NOT_DOWN, _NEEDS_PORT
+            ),
+            Form(
+                "degraded",
+                "the RDMA port itself: its link is slower, and nothing of it fails",
+                ("port",),
+                ("rdma-degradation",),
+                (*_PORT_AWAY, "node-isolation"),
+                "an Ethernet port whose speed can be set, ethtool, and CAP_NET_ADMIN",
+            ),
+        ),
+        by="mode",
     ),
     _one(
         "numa-misalignment",

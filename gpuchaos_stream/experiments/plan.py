@@ -45,6 +45,22 @@ def parse_duration(value: Any) -> float:
 Duration = Annotated[
     float, BeforeValidator(parse_duration), Field(gt=0, allow_inf_nan=False, description="like 500ms, 30s, 5m, 1h")
 ]
+#: The shortest hold, seconds: telemetry comes once a second, and one sample is no window.
+SHORTEST_HOLD_S: Final = 2.0
+
+
+def _hold(value: Any) -> float:
+    seconds = parse_duration(value)
+    if not seconds >= SHORTEST_HOLD_S:
+        raise ValueError(f"{seconds:g} s hold no two samples; write at least {SHORTEST_HOLD_S:g}s")
+    return seconds
+
+
+Hold = Annotated[
+    float,
+    BeforeValidator(_hold),
+    Field(gt=0, allow_inf_nan=False, description=f"{SHORTEST_HOLD_S:g}s or more, like 5s"),
+]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -150,10 +166,12 @@ class TlsCheck(Authored):
     """A TLS server at `address` that must show a certificate which is valid for `name` for `valid_for` more.
 
     `name` is the address's host where absent; `ca` a file of certificates on the worker's machine, its system's
-    where absent.
+    where absent. `same_as` is the fault's address where the worker knows that place by another name, here and
+    below.
     """
 
     address: str
+    same_as: str | None = None
     name: str | None = None
     ca: str | None = None
     valid_for: Duration | None = None
@@ -164,6 +182,7 @@ class PostgresCheck(Authored):
     """A PostgreSQL server that must answer `select 1` within `timeout`. The password is in a file on the worker."""
 
     address: str
+    same_as: str | None = None
     user: str = "postgres"
     database: str | None = None
     password_file: str | None = None
@@ -174,6 +193,7 @@ class RedisCheck(Authored):
     """A Redis server that must answer a PING within `timeout`. The password is in a file on the worker."""
 
     address: str
+    same_as: str | None = None
     user: str | None = None
     password_file: str | None = None
     timeout: Duration = 2.0
@@ -216,6 +236,11 @@ class SteadyCheck(Authored):
         return tuple(kind for kind in QUESTIONS if getattr(self, kind) is not None)
 
     @property
+    def service(self) -> TlsCheck | PostgresCheck | RedisCheck | None:
+        """What it asks a service of which it must know more than that somebody listens."""
+        return self.tls or self.postgres or self.redis
+
+    @property
     def reading(self) -> TelemetryCheck | None:
         """What it asks telemetry; None where it asks outside."""
         return self.telemetry or (self.job.reading if self.job is not None else None)
@@ -228,7 +253,7 @@ QUESTIONS: Final = ("telemetry", "job", "promql", "http", "tcp", "tls", "postgre
 class SteadyState(Authored):
     """What "healthy" means here, and for how long it must hold to count as recovered."""
 
-    hold: Duration
+    hold: Hold
     checks: tuple[SteadyCheck, ...] = Field(min_length=1)
 
 

@@ -122,6 +122,11 @@ def promql(**fields: Any) -> dict[str, Any]:
         ({"targets": {"entities": ["gpu/n1/0"]}}, "cannot be aimed at 'gpu/n1/0'; aim it at process/NODE/ID"),
         ({"targets": {"entities": ["process/n1/1", "process/n1/1"]}}, "is named twice"),
         ({"targets": {"entities": ["process/n1"]}}, "is on no single node"),
+        (
+            {"targets": {"entities": ["process/n1/abc"]}},
+            "'process/n1/abc' names no process; a process is named by its pid",
+        ),
+        ({"targets": {"entities": ["process/n1/0"]}}, "'process/n1/0' names no process"),
         ({"lease": "2s"}, "too short to be renewed"),
         ({"lease": "30s"}, "longer than the duration"),
         (
@@ -133,7 +138,6 @@ def promql(**fields: Any) -> dict[str, Any]:
         ({"objectives": {"ttd": 5, "ttm": 50, "ttr": 40}}, "mitigation within 50 s is later than recovery"),
         ({"objectives": {"ttd": 5, "ttm": 10, "ttr": 40}}, "removes the fault only after 20 s"),
         ({"limits": {"gpus": 8, "nodes": 1, "jobs": 0, "gpu_seconds": 0}}, "halt at the first"),
-        ({"steady_state": steady({"http": {"url": "http://x"}}, hold="1s")}, "hold no two samples"),
         (telemetry(metric="step_rate"), "did you mean 'steps_rate'?"),
         (
             telemetry(of="node/n1", metric="gpu.utilisation_ratio.mean"),
@@ -155,6 +159,13 @@ def promql(**fields: Any) -> dict[str, Any]:
 )
 def test_what_cannot_be_meant_is_named_with_its_fix(changes: dict[str, Any], said: str) -> None:
     assert said in mistakes(**changes)
+
+
+@pytest.mark.parametrize("hold", ["0s", 0, "500ms", "1.9s", -1, float("nan")])
+def test_a_hold_that_is_too_short_is_refused_in_one_wording_whatever_it_is(tmp_path: Path, hold: Any) -> None:
+    file = write(tmp_path / "plan.yaml", steady_state=steady({"http": {"url": "http://x"}}, hold=hold))
+    with pytest.raises(UserErrors, match=r"'steady_state.hold': .* s hold no two samples; write at least 2s"):
+        load(file)
 
 
 @pytest.mark.parametrize("text", ["5", "x", "5 parsecs", "-3s", "0s", "inf", "nan"])

@@ -17,9 +17,15 @@ TARGETS = {"process": "process/n1/10", "gpu": "gpu/n1/0", "port": "port/n1/mlx5_
 
 #: Fault and parameters, the claim that it cannot make good, why not, and what can.
 WRONG_LAYER: tuple[tuple[str, dict[str, Any], str, str, str], ...] = (
-    ("network-partition", {}, "rdma-failure", "RDMA passes the kernel's network", "rdma-link can"),
+    ("network-partition", {}, "rdma-failure", "RDMA passes the kernel's network", "rdma-link (mode: down or flap) can"),
     ("network-partition", {}, "node-loss", "a node without power", "power-cycle can"),
-    ("service-latency", {"service": "db:1"}, "collective-failure", "a port that is down", "rdma-link can"),
+    (
+        "service-latency",
+        {"service": "db:1"},
+        "collective-failure",
+        "a port that is down",
+        "rdma-link (mode: down or flap) can",
+    ),
     (
         "process-stop",
         {},
@@ -70,10 +76,13 @@ WRONG_LAYER: tuple[tuple[str, dict[str, Any], str, str, str], ...] = (
         "wrong bytes",
         "memory-corruption (plane: file) can",
     ),
-    ("power-cycle", {"driver": "n2"}, "link-failure", "a port that is down", "rdma-link can"),
+    ("power-cycle", {"driver": "n2"}, "link-failure", "a port that is down", "rdma-link (mode: down or flap) can"),
     ("power-cycle", {"driver": "n2"}, "hang-detection", "makes no progress", "process-stop can"),
     ("numa-misalignment", {}, "gpu-failure", "breaks one", "no fault here can"),
     ("rdma-link", {}, "node-isolation", "cannot be reached over IP", "network-partition can"),
+    ("rdma-link", {"mode": "degraded"}, "rdma-failure", "a port that is down", "rdma-link (mode: down or flap) can"),
+    ("rdma-link", {"mode": "degraded"}, "collective-failure", "a port that is down", "(mode: down or flap) can"),
+    ("rdma-link", {"mode": "down"}, "link-degradation", "up and slower", "rdma-link (mode: degraded) can"),
     ("certificate-expiry", {}, "node-loss", "a node without power", "power-cycle can"),
 )
 
@@ -107,6 +116,8 @@ def test_every_form_may_claim_all_that_it_certifies_if_a_check_looks_there(fault
     for form in kind.forms:
         params: dict[str, Any] = {kind.by: form.value} if kind.by else {}
         params |= {kind.driver: "n2"} if kind.driver else {}
+        params |= {"include_brokers": True} if fault == "network-partition" else {}
+        params |= {"count": 10} if form.value == "flap" else {}
         assert mistakes(fault, params, *form.certifies, recovery=looks) == ""
 
 
@@ -160,6 +171,11 @@ def test_another_word_for_a_claim_is_answered_with_ours() -> None:
     assert "unknown claim 'hang-detectoin'; did you mean 'hang-detection'?" in mistakes(
         "process-stop", {}, "hang-detectoin"
     )
+
+
+def test_a_claim_that_is_made_twice_is_refused_under_either_name() -> None:
+    assert "'hang-detection' is claimed twice" in mistakes("process-stop", {}, "hang-detection", "hang-detection")
+    assert "'failover' is claimed twice" in mistakes("network-partition", {}, "task-failover", "failover")
 
 
 def test_a_claim_that_no_check_looks_at_is_refused() -> None:
