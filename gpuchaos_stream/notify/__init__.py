@@ -1,0 +1,1 @@
+"""Tells people and their tools: experiments and incidents in, messages out, each state once."""

@@ -1,0 +1,1 @@
+"""Who can be told: a file each, found by `registry.py`."""
