@@ -53,6 +53,11 @@ class Guard:
         #: Failed evaluations per rule since the start, for metrics.
         self.errors: Counter[str] = Counter()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all rules, those of experiments first."""
+        return tuple(loaded.rule.name for loaded in (*self._experiment_rules, *self._cluster_rules))
+
     def evaluate(self, experiments: Sequence[ExperimentContext], cluster: ClusterContext, now: float) -> list[Decision]:
         """What must be done now: every decision that stands, in the order of the rules, experiments first.
 

@@ -19,6 +19,11 @@ from gpuchaos_stream.guard.context import NO_LIMIT, ClusterContext, ExperimentCo
 from gpuchaos_stream.guard.expression import Expression, ExpressionError, resolve
 from gpuchaos_stream.yamlfile import Document, Loc, read
 
+#: A folder of this name holds another program's rules.
+PROMETHEUS: Final = "prometheus"
+#: Folders that hold no rules of ours.
+NOT_OURS: Final = frozenset({"tests", PROMETHEUS})
+
 _TEMPLATE: Final = re.compile(r"\{\{\s*([A-Za-z_][\w.]*)\s*\}\}")
 
 
@@ -138,7 +143,8 @@ class RuleSet:
 
 
 def rule_files(paths: Iterable[Path]) -> list[Path]:
-    """The rule files at `paths`: files as they are, of folders every `*.yaml` but those in a folder `tests`.
+    """The rule files at `paths`: files as they are, of folders every `*.yaml` but those in a folder `tests` or
+    `prometheus`.
 
     Raises:
         UserError: a path is not there, or a folder holds no rule file.
@@ -146,7 +152,7 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*.yaml") if "tests" not in p.relative_to(path).parts[:-1])
+            inside = sorted(p for p in path.rglob("*.yaml") if NOT_OURS.isdisjoint(p.relative_to(path).parts[:-1]))
             if not inside:
                 raise UserError(str(path), "holds no rule file", "rule files end in .yaml")
             found += inside

@@ -46,7 +46,7 @@ def cluster_context(stages: Stages, now: float) -> ClusterContext:
         ),
         cluster=ClusterView(
             name=stages.cluster,
-            nodes=sum(_heard(stages, node, now) < GONE_S for node in nodes),
+            nodes=sum(heard(stages, node, now) < GONE_S for node in nodes),
             gpus=stages.topology.gpu_count,
             silent_nodes=sum(_silent(stages, node, now) for node in nodes),
         ),
@@ -80,10 +80,10 @@ def _age(stages: Stages, node: str, now: float) -> float:
 
 def _silent(stages: Stages, node: str, now: float) -> bool:
     """Whether a node has fallen silent of late. One that was not heard of for long is not of the cluster any more."""
-    return _age(stages, node, now) > STALE_S and _heard(stages, node, now) < GONE_S
+    return _age(stages, node, now) > STALE_S and heard(stages, node, now) < GONE_S
 
 
-def _heard(stages: Stages, node: str, now: float) -> float:
+def heard(stages: Stages, node: str, now: float) -> float:
     """Seconds since a node's last word of any kind."""
     return min(stages.freshness.age(node, now), now - stages.topology.heard(node))
 

@@ -25,8 +25,10 @@ from gpuchaos_stream.events.envelope import (
     traceparent_of,
 )
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
+from gpuchaos_stream.events.observation import CellSummary
 from gpuchaos_stream.events.signing import RefusedError, Signer, Verifier
 from gpuchaos_stream.experiments.plan import Plan
+from gpuchaos_stream.loop import gauges
 from gpuchaos_stream.loop.cluster import ClusterLoop, Settled
 from gpuchaos_stream.loop.deadletters import RawRecord, dead_letter
 from gpuchaos_stream.loop.plausible import implausible
@@ -86,6 +88,8 @@ class Control:
 
     def forget(self) -> None:
         """Drops what is in memory: after a rebalance the table is the truth."""
+        for loop in self._loops.values():
+            gauges.hide(loop)
         self._loops.clear()
 
     def restore(self, mine: Callable[[str], bool]) -> None:
@@ -182,7 +186,9 @@ class Control:
             raise BadMessageError(f"cluster {event.cluster!r} is not known, and {MOST_CLUSTERS} are")
         loop = self._loop(event.cluster)
         loop.feed(event)
-        if isinstance(event, FaultEvent) and event.phase is FaultPhase.OBSERVED:
+        if isinstance(event, CellSummary):
+            gauges.show_cell(loop, event)
+        elif isinstance(event, FaultEvent) and event.phase is FaultPhase.OBSERVED:
             signal = signal_of(event)
             if signal is not None:
                 metrics.ANOMALIES.labels(signal.kind.value).inc()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from gpuchaos_stream.events.experiment import ExperimentState, Halt, Status
-from gpuchaos_stream.events.incident import LEVELS
+from gpuchaos_stream.events.experiment import ExperimentState, Halt, Verdict
 from gpuchaos_stream.guard.rules import Action
+from gpuchaos_stream.loop import gauges
 from gpuchaos_stream.loop.cluster import ClusterLoop, Settled
 from gpuchaos_stream.observe import logs, metrics, tracing
+from gpuchaos_stream.recovery.slo import OBJECTIVES
 
 log = logs.logger(__name__)
 
 
 def report(loop: ClusterLoop, settled: Settled) -> None:
-    """Logs and counts what `settled` says; reads the loop's gauges."""
+    """Logs and counts what `settled` says; shows the loop's gauges."""
     cluster = loop.cluster
     for decision in settled.decisions:
         if decision.action in {Action.HALT, Action.HALT_ALL}:
@@ -30,40 +29,39 @@ def report(loop: ClusterLoop, settled: Settled) -> None:
             unsafe=decision.unsafe,
         )
     for state in settled.finished:
-        _finished(state)
-    if settled.events or settled.decisions:
-        _gauges(loop)
+        _finished(loop, state)
+    gauges.show(loop, at_once=bool(settled.decisions or settled.finished))
 
 
-def _gauges(loop: ClusterLoop) -> None:
-    cluster = loop.cluster
-    states = loop.machine.states()
-    counts = Counter(state.status for state in states)
-    for status in Status:
-        metrics.EXPERIMENTS.labels(cluster, status.value).set(counts[status])
-    total = loop.correlator.total(loop.now)
-    for level in LEVELS:
-        metrics.BLAST_RADIUS.labels(cluster, level).set(getattr(total, level))
-    metrics.BREAKER.labels(cluster).set(loop.breaker.state.tripped)
-    open_halts = Counter(halt.state for state in states for halt in state.halts if halt.confirmed is None)
-    for halt_state in {halt.state for state in states for halt in state.halts}:
-        metrics.HALTS_OPEN.labels(cluster, halt_state.value).set(open_halts[halt_state])
-    for rule, errors in loop.guard.errors.items():
-        metrics.RULE_ERRORS.labels(cluster, rule).set(errors)
-    for budget in loop.slo.budgets():
-        metrics.BUDGET.labels(budget.fault, budget.objective).set(budget.remaining)
-
-
-def _finished(state: ExperimentState) -> None:
+def _finished(loop: ClusterLoop, state: ExperimentState) -> None:
     verdict = state.verdict.value if state.verdict else "none"
     metrics.VERDICTS.labels(state.cluster, verdict).inc()
     fault = state.faults[0].fault if state.faults else "none"
     for phase in ("ttd", "ttm", "ttr"):
         value = getattr(state.recovery, phase)
         if value is not None:
-            metrics.RECOVERY.labels(fault, phase).observe(value)
+            metrics.RECOVERY.labels(fault, phase).observe(value, exemplar=_exemplar(state))
+    _count_objectives(loop, state)
     log.info("finished", experiment_id=state.id, verdict=verdict, reason=state.reason, cluster=state.cluster)
     _trace(state, fault)
+
+
+def _exemplar(state: ExperimentState) -> dict[str, str] | None:
+    """The trace of the experiment, for whoever looks at a single slow recovery."""
+    parts = (state.traceparent or "").split("-")
+    return {"trace_id": parts[1]} if len(parts) == 4 and len(parts[1]) == 32 else None
+
+
+def _count_objectives(loop: ClusterLoop, state: ExperimentState) -> None:
+    """Counts the runs that `SloBook` counts: one that tested nothing says nothing about an objective."""
+    if state.verdict in {None, Verdict.VOID}:
+        return
+    for objective in OBJECTIVES:
+        met = state.recovery.met.get(objective)
+        if met is not None:
+            labels = (loop.cluster, gauges.fault_of(loop, state.id), gauges.target_kind(loop, state.id), objective)
+            metrics.OBJECTIVE_RUNS.labels(*labels).inc()
+            metrics.OBJECTIVE_MISSES.labels(*labels).inc(not met)
 
 
 def _trace(state: ExperimentState, fault: str) -> None:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import REGISTRY, disable_created_metrics
+from prometheus_client.exposition import choose_encoder
 
 #: Returns None when all is well, else the reason in words.
 Check = Callable[[], str | None]
@@ -41,11 +42,14 @@ class StatusServer:
 
     def __init__(self, *, host: str, port: int, healthy: Check, ready: Check) -> None:
         checks = {"/healthz": healthy, "/readyz": ready}
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nobody asks for
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path == "/metrics":
-                    self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
+                    # OpenMetrics for whoever asks for it: only there a recovery time carries its trace.
+                    encode, kind = choose_encoder(self.headers.get("Accept", ""))
+                    self._answer(200, encode(REGISTRY), kind)
                 elif self.path in checks:
                     reason = checks[self.path]()
                     self._answer(503 if reason else 200, (reason or "ok").encode() + b"\n", "text/plain")

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, Final, get_args
 
-from prometheus_client import Counter, Gauge, Histogram
+import docs_alerts
+import docs_metrics
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -29,7 +29,9 @@ from gpuchaos_stream.events.topics import DAY, HOUR, TOPICS, Topic
 from gpuchaos_stream.experiments.faults import CLAIMS, FAULTS
 from gpuchaos_stream.experiments.fidelity import TAKES
 from gpuchaos_stream.experiments.parameters import SCHEMAS
+from gpuchaos_stream.experiments.shortfalls import SHORTFALLS
 from gpuchaos_stream.guard.context import NO_LIMIT, WORST, ClusterContext, ExperimentContext, View
+from gpuchaos_stream.notify import metrics as notifications
 from gpuchaos_stream.observe import metrics as control_metrics
 from gpuchaos_stream.stream import watchdog
 from gpuchaos_stream.stream.settings import PREFIX as KAFKA_PREFIX
@@ -132,6 +134,12 @@ def fault_parameters() -> str:
     return table(("fault", "parameter", "takes", "default"), rows)
 
 
+def shortfalls() -> str:
+    """Parameters with which a fault does not make good what it makes good otherwise."""
+    rows = ((code(row.fault), ", ".join(map(code, row.claims)), row.why, row.instead) for row in SHORTFALLS)
+    return table(("fault", "does not certify", "because", "what to write"), rows)
+
+
 def _written(value: object) -> str:
     if value is None:
         return ""
@@ -215,29 +223,49 @@ def kinds() -> str:
     return table(("kind", "what it is"), [(code(name), kind.SUMMARY) for name, kind in known_kinds().items()])
 
 
-def _metrics(page: ModuleType) -> str:
-    rows = []
-    for each in vars(page).values():
-        if isinstance(each, Counter | Gauge | Histogram):
-            name = each._name + ("_total" if isinstance(each, Counter) else "")
-            labels = ", ".join(map(code, each._labelnames))
-            rows.append((code(name), type(each).__name__.lower(), labels, each._documentation))
-    return table(("metric", "type", "labels", "meaning"), rows)
-
-
 def worker_metrics() -> str:
     """The worker's metrics."""
-    return _metrics(control_metrics)
+    return table(docs_metrics.HEAD, docs_metrics.exported(control_metrics))
 
 
 def watchdog_metrics() -> str:
     """What the watchdog of the commits shows."""
-    return _metrics(watchdog)
+    return table(docs_metrics.HEAD, docs_metrics.exported(watchdog))
+
+
+def notify_metrics() -> str:
+    """Those of `gpuchaos notify`."""
+    return table(docs_metrics.HEAD, docs_metrics.exported(notifications))
 
 
 def metrics_of_agent() -> str:
     """The agent's metrics."""
-    return _metrics(agent_metrics)
+    return table(docs_metrics.HEAD, docs_metrics.exported(agent_metrics))
+
+
+def device_metrics() -> str:
+    """What the agent shows of devices."""
+    return table(docs_metrics.DEVICE_HEAD, docs_metrics.of_devices())
+
+
+def dcgm_metrics() -> str:
+    """What it shows under the names of a DCGM exporter."""
+    return table(docs_metrics.DCGM_HEAD, docs_metrics.of_dcgm())
+
+
+def series() -> str:
+    """How many series there are at most."""
+    return table(docs_metrics.SERIES_HEAD, docs_metrics.series((control_metrics, watchdog), agent_metrics))
+
+
+def recorded() -> str:
+    """What the recording rules make."""
+    return table(docs_alerts.RECORDED_HEAD, docs_alerts.recorded())
+
+
+def alerts() -> str:
+    """Every alert."""
+    return table(docs_alerts.ALERTS_HEAD, docs_alerts.alerts())
 
 
 #: Name in the mark → what makes the table.
@@ -247,6 +275,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "faults": fault_kinds,
     "fault-parameters": fault_parameters,
     "claims": claims,
+    "shortfalls": shortfalls,
     "checks": checks,
     "kafka-settings": kafka_settings,
     "agent-settings": agent_settings,
@@ -254,7 +283,13 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "kinds": kinds,
     "worker-metrics": worker_metrics,
     "watchdog-metrics": watchdog_metrics,
+    "notify-metrics": notify_metrics,
     "agent-metrics": metrics_of_agent,
+    "series": series,
+    "recorded": recorded,
+    "alerts": alerts,
+    "device-metrics": device_metrics,
+    "dcgm-metrics": dcgm_metrics,
 }
 
 

@@ -24,6 +24,7 @@ OTHERS: Final = frozenset({"cp", "docker", "export", ".", "ruff"})
 SAFE: Final = (
     ("gpuchaos", "--version"),
     ("gpuchaos", "experiment", "check"),
+    ("gpuchaos", "notify", "--check"),
     ("gpuchaos", "rules"),
     ("gpuchaos", "schema"),
     ("gpuchaos-agent", "--once"),

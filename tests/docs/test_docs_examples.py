@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -53,15 +55,25 @@ def _failures(path: Path) -> None:
     load_failures(path)
 
 
+def _prometheus(path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    done = subprocess.run([promtool, "check", "config", "--syntax-only", str(path)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 #: Second word of a YAML block → what reads such a file.
 READERS: Final[dict[str, Callable[[Path], object]]] = {
     "experiment": lambda path: _cli("experiment", "check", str(path)),
     "rules": _rules,
+    "notify": lambda path: _cli("notify", "--check", "--config", str(path)),
     "rule-test": _rule_test,
     "agent": _agent,
     "kafka": _kafka,
     "failures": _failures,
     "place": load_place,
+    "prometheus": _prometheus,
 }
 YAML: Final = [block for block in blocks() if block.language in ("yaml", "yml")]
 

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -96,6 +97,16 @@ def test_metrics_are_in_prometheus_text_form_and_count(process: Process) -> None
     before = judged()
     metrics.FRAMES.inc(3)
     assert judged() == before + 3
+
+
+def test_who_asks_for_openmetrics_gets_it_with_the_trace_of_a_recovery(process: Process) -> None:
+    metrics.RECOVERY.labels("process-stop", "ttr").observe(3.0, exemplar={"trace_id": "ab" * 16})
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+    url = f"http://127.0.0.1:{process.server.port}/metrics"
+    answer = httpx.get(url, headers={"Accept": accept}, timeout=5)
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert f'# {{trace_id="{"ab" * 16}"}} 3.0' in answer.text
+    assert "trace_id" not in process.get("/metrics")[2], "the older form has no place for it"
 
 
 def test_another_path_is_answered_with_the_known_ones(process: Process) -> None:
