@@ -26,6 +26,8 @@ _MPOL_MF_MOVE: Final = 1 << 1
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 #: Pages asked for at once: the process's mmap lock is held meanwhile.
 _AT_ONCE: Final = 4096
+#: How often pages that are hidden are read and asked for again.
+_LOOKS: Final = 3
 #: Parts that one process_vm_readv takes at most: UIO_MAXIOV.
 _VECTOR: Final = 1024
 #: Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -194,8 +196,12 @@ def _nodes(pid: int, addresses: Sequence[int], entries: Sequence[int]) -> list[i
     which takes the mark away, and asked for again.
     """
     nodes = _move(pid, addresses, None)
-    hidden = [at for at, (node, entry) in enumerate(zip(nodes, entries, strict=True)) if node < 0 and entry & _PRESENT]
-    if hidden:
+    for _ in range(_LOOKS):  # it may be marked again before it is asked for
+        hidden = [
+            at for at, (node, said) in enumerate(zip(nodes, entries, strict=True)) if node < 0 and said & _PRESENT
+        ]
+        if not hidden:
+            break
         _touch(pid, [addresses[at] for at in hidden])
         for at, node in zip(hidden, _move(pid, [addresses[at] for at in hidden], None), strict=True):
             nodes[at] = node
