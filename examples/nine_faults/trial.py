@@ -22,13 +22,15 @@ class Trial:
     """A fault, by the plan in `examples/` that it is tried with.
 
     `words` are replaced in the text of the plan (places of the example by those of the site), `fields` in the plan
-    itself, by dotted name. `provoke` is called once when the fault stands: what has the workload meet it.
+    itself, by dotted name. `provoke` is called once when the fault stands: what has the workload meet it. By what the
+    workload said before and after, `met` says whether it has: a trial whose fault was not met is tried again.
     """
 
     file: str
     words: Mapping[str, str]
     fields: Mapping[str, Any] = field(default_factory=dict)
     provoke: Callable[[], None] = lambda: None
+    met: Callable[[dict[str, Any], dict[str, Any]], bool] = lambda _before, _after: True
 
     def plan(self) -> Plan:
         """The plan as it runs on the site.

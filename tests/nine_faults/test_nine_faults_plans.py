@@ -103,3 +103,12 @@ def test_every_example_of_a_fault_of_the_nine_is_tried() -> None:
     tried = {trial.file for trial in trials().values()}
     others = {"stopped-rank.yaml", "hang-with-service-checks.yaml", "ecc-record.yaml"}
     assert {path.name for path in EXAMPLES.glob("*.yaml")} == tried | others
+
+
+def test_a_damaged_checkpoint_that_nobody_read_is_no_trial_of_it() -> None:
+    met = trials()["memory-corruption"].met
+    before = {"refused": ["old"], "bad_weights_loaded": 0}
+    assert not met(before, {"refused": ["old"], "bad_weights_loaded": 0})
+    assert not met(before, {})
+    assert met(before, {"refused": ["old", "new"], "bad_weights_loaded": 0})
+    assert met(before, {"refused": ["old"], "bad_weights_loaded": 1})
