@@ -63,7 +63,11 @@ def stopped(pid: int) -> bool:
 
 def by_hand(config: list[str], pid: int, seconds: float = 60.0) -> subprocess.Popen[str]:
     words = ["inject", "process-stop", f"process/{NODE}/{pid}", "--seconds", str(seconds), *config]
-    return subprocess.Popen([sys.executable, "-m", "gpuchaos_agent.agent", *words], stdout=subprocess.PIPE, text=True)
+    # What ran the tests may ignore a signal, as nohup does, and its children would as well.
+    heard = ["env", "--default-signal=HUP,INT,TERM"]
+    return subprocess.Popen(
+        [*heard, sys.executable, "-m", "gpuchaos_agent.agent", *words], stdout=subprocess.PIPE, text=True
+    )
 
 
 def switches(config: list[str]) -> list[int]:

@@ -175,7 +175,7 @@ def test_a_finished_experiment_is_one_trace_of_experiment_fault_halt_and_recover
     run(
         f"""
 from gpuchaos_stream.events.experiment import ExperimentState
-from gpuchaos_stream.loop.report import _finished
+from gpuchaos_stream.loop.report import _trace
 state = ExperimentState.model_validate({{
     "id": "e1", "time": 1060.0, "cluster": "c", "name": "stopped-rank", "owner": "sre", "status": "finished",
     "verdict": "halted", "started": 1000.0, "finished": 1060.0, "traceparent": {TRACEPARENT!r},
@@ -187,7 +187,7 @@ state = ExperimentState.model_validate({{
     "recovery": {{"outcome": "recovered", "injected": 1005.0, "ttd": 1.0, "ttm": 6.0, "ttr": 7.0, "confirm": 12.0,
                   "hold_s": 5.0}},
 }})
-_finished(state)
+_trace(state, "process-stop")
 """,
         OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{receiver.port}",
     )
