@@ -42,7 +42,7 @@ def undone(standing: JournalEntry, folder: Path) -> None:
 
 
 def copies(folder: Path) -> list[Path]:
-    return list(folder.glob("state/*"))
+    return [path for path in (folder / "state").iterdir() if path.is_file()]
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -63,6 +63,15 @@ def test_our_own_certificate_in_a_file_that_somebody_touched_is_no_renewal(
     assert not copies(tmp_path)
     if runs:
         assert tls_look.distrust(at(ca, running.port)) is None
+
+
+def test_copy_whose_writing_a_kill_has_cut_off_is_removed(ca: Authority, running: Server, tmp_path: Path) -> None:
+    standing = entry(fault(tmp_path), signalled(ca, running))
+    copy = Path(str(standing.payload["copy"]))
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.with_name(f".{copy.name}.tmp").write_bytes(b"half of it")
+    undone(standing, tmp_path)
+    assert not copies(tmp_path)
 
 
 def test_our_own_certificate_is_known_however_it_is_wrapped_and_wherever_it_is(

@@ -245,7 +245,7 @@ class CertificateExpiry:
                 raise InjectError(f"the server at {payload['host']}:{payload['port']} still presents the wrong one")
         if self._is_in_file(entry):
             raise InjectError(f"somebody has put the wrong certificate back into {payload['path']}")
-        copy.unlink(missing_ok=True)
+        certificate_file.discard(copy)
 
     def _restore(self, entry: JournalEntry, copy: Path) -> bool:
         """Whether bytes were put back."""

@@ -72,7 +72,17 @@ def keep(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InjectError(f"{path.parent} cannot be made: {error.strerror}") from None
-    replace(path, content, fresh=path.with_name(f".{path.name}.tmp"))
+    replace(path, content, fresh=_under_way(path))
+
+
+def discard(path: Path) -> None:
+    """Removes a copy, and what a kill has left of the writing of it: there may be a key in it."""
+    for each in (path, _under_way(path)):
+        each.unlink(missing_ok=True)
+
+
+def _under_way(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _liken(descriptor: int, path: Path) -> None:
