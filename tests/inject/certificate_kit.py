@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
+from lab.waiting import until
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject.base import Env
@@ -33,15 +33,6 @@ NODE = "n1"
 TARGET = f"node/{NODE}"
 NAME = "service.test"
 _CHAINED = {"rsa": lambda: rsa.generate_private_key(65537, 2048), "ed25519": ed25519.Ed25519PrivateKey.generate}
-
-
-def until(happened: Callable[[], Any], within_s: float = 10.0) -> Any:
-    """What `happened` returned once that was true; fails the test where it never is."""
-    deadline = time.monotonic() + within_s
-    while not (found := happened()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-    return found
 
 
 def fault(folder: Path, **env: Any) -> CertificateExpiry:

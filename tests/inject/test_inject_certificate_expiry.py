@@ -27,9 +27,9 @@ from certificate_kit import (
     signalled,
     state,
     undo_elsewhere,
-    until,
 )
 from cryptography import x509
+from lab.waiting import until
 from pydantic import ValidationError
 
 from gpuchaos_agent import clock, trial

@@ -4,11 +4,11 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lab.waiting import until
 
 from gpuchaos_agent.kernelfs import processes
 from gpuchaos_agent.kernelfs.exits import Exits, exit_code
@@ -34,14 +34,6 @@ def stranger() -> Iterator[int]:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-
-
-def until(what: object, *, deadline_s: float = 5.0) -> None:
-    assert callable(what)
-    end = time.monotonic() + deadline_s
-    while not what():
-        assert time.monotonic() < end
-        os.sched_yield()
 
 
 def test_a_name_with_brackets_and_blanks_is_read(tmp_path: Path) -> None:
@@ -75,7 +67,7 @@ def test_a_process_that_is_gone_has_no_status(tmp_path: Path) -> None:
 def test_an_ended_child_keeps_its_status_until_its_parent_looks(child: subprocess.Popen[bytes]) -> None:
     assert processes.may_inspect(PROC, child.pid)
     child.send_signal(signal.SIGKILL)
-    until(lambda: (stat := process_stat(PROC, child.pid)) is not None and stat.state in processes.ENDED)
+    until(lambda: (stat := process_stat(PROC, child.pid)) is not None and stat.state in processes.ENDED, 5.0)
     stat = process_stat(PROC, child.pid)
     assert stat is not None
     assert stat.wait_status is not None
@@ -101,7 +93,7 @@ def test_a_strangers_exit_status_is_known_where_the_kernel_tells_it(stranger: in
     exits = Exits()
     exits.watch("key", stranger)
     os.kill(stranger, signal.SIGKILL)
-    until(lambda: process_stat(PROC, stranger) is None)
+    until(lambda: process_stat(PROC, stranger) is None, 5.0)
     status = exits.wait_status("key")
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     if release >= (6, 15):

@@ -8,11 +8,12 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.waiting import until
 from notify_cases import Seen, Server, confirmed, experiment, halted, hear, incident, opened, serving
 
 from gpuchaos_stream.notify.delivery import Sender
@@ -30,14 +31,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def until(true: Callable[[], bool], deadline_s: float = 15.0) -> None:
-    """Waits on a condition."""
-    end = time.monotonic() + deadline_s
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def get(url: str) -> Any:
@@ -87,7 +80,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory, receiving: Server) ->
             except OSError:
                 return False
 
-        until(ready)
+        until(ready, 15.0)
         yield url
     finally:
         program.kill()
@@ -170,12 +163,12 @@ async def test_a_running_experiment_silences_its_own_harm_and_no_abort_signal(
         def silenced(name: str) -> list[bool]:
             return [bool(each["status"]["silencedBy"]) for each in alerts(alertmanager, unique, name)]
 
-        until(lambda: silenced("GPUChaosExperimentHarm") == [True])
+        until(lambda: silenced("GPUChaosExperimentHarm") == [True], 15.0)
         assert silenced("GPUChaosIncident") == [False]
         assert silenced("GPUChaosExperimentHalted") == [False]
         for name in ("GPUChaosExperimentOverdue", "StepsSlow"):  # as Prometheus would, by its own rules
             post(f"{alertmanager}/api/v2/alerts", {"alertname": name, "cluster": unique, "experiment_id": unique})
-        until(lambda: silenced("StepsSlow") == [True])
+        until(lambda: silenced("StepsSlow") == [True], 15.0)
         assert silenced("GPUChaosExperimentOverdue") == [False]
 
         while (await silences("active"))[0]["endsAt"] == standing[0]["endsAt"]:
