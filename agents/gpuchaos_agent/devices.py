@@ -40,6 +40,8 @@ BELONGS: Final[dict[Kind, tuple[str, ...]]] = {
     "nvlink": ("gpu",),
     "process": ("job",),
 }
+#: A label under another name: Prometheus puts its own `job` on what it scrapes, and would rename ours.
+LABEL: Final = {"job": "training_job"}
 #: Names whose unit is not one of Prometheus' base units: the name instead, and what a value is multiplied by.
 OTHER_UNIT: Final[dict[tuple[Kind, str], tuple[str, float]]] = {
     ("rdma", "rate_bits"): ("rate_bytes_per_second", 0.125),
@@ -75,7 +77,8 @@ def shown(metric: Metric) -> Shown:
     name, factor = OTHER_UNIT.get((metric.kind, metric.name), (metric.name, 1.0))
     if name.endswith("_rate"):
         name = name.removesuffix("_rate") + "_per_second"
-    return Shown(f"gpuchaos_{metric.kind}_{name}", factor, DEVICE[metric.kind] + BELONGS[metric.kind])
+    belongs = tuple(LABEL.get(label, label) for label in BELONGS[metric.kind])
+    return Shown(f"gpuchaos_{metric.kind}_{name}", factor, DEVICE[metric.kind] + belongs)
 
 
 class Devices(Collector):

@@ -115,7 +115,7 @@ ANOMALIES_OPEN: Final = Gauge(
 EXPERIMENT_INFO: Final = Gauge(
     "gpuchaos_experiment_info",
     "Always 1: what an experiment is and how far it is; join it on experiment_id.",
-    [*EXPERIMENT, "name", "owner", "fault", "target_kind", "status", "verdict"],
+    [*EXPERIMENT, "name", "owner", "fault", "target_kind", "status", "verdict", "trace_id"],
 )
 EXPERIMENT_TIME: Final = Gauge(
     "gpuchaos_experiment_timestamp_seconds",
@@ -159,7 +159,8 @@ EXPERIMENT_ANOMALIES: Final = Gauge(
     [*EXPERIMENT, "attribution"],
 )
 
-# A cell and a job in a cell: the summaries that steady-state checks read, over the nodes of the cell.
+# A cell and a job in a cell: the summaries that steady-state checks read, over the nodes of the cell. A training job's
+# label is no `job`: Prometheus has that for its own and would rename ours.
 
 CELL_GPU_UTILIZATION: Final = Gauge(
     "gpuchaos_cell_gpu_utilization_ratio", "Share of time a kernel ran, mean per node.", ["cluster", "cell", "over"]
@@ -191,20 +192,22 @@ CELL_MISALIGNED: Final = Gauge(
 JOB_STEP_TIME: Final = Gauge(
     "gpuchaos_job_step_time_seconds",
     "Duration of a step, median of the job's processes in a cell.",
-    ["cluster", "cell", "job"],
+    ["cluster", "cell", "training_job"],
 )
 JOB_STEPS: Final = Gauge(
-    "gpuchaos_job_steps_per_second", "Steps of the slowest process of the job in a cell.", ["cluster", "cell", "job"]
+    "gpuchaos_job_steps_per_second",
+    "Steps of the slowest process of the job in a cell.",
+    ["cluster", "cell", "training_job"],
 )
 JOB_PROGRESS_AGE: Final = Gauge(
     "gpuchaos_job_progress_age_seconds",
     "Time since the last progress of its running processes.",
-    ["cluster", "cell", "job"],
+    ["cluster", "cell", "training_job"],
 )
 JOB_PROCESSES: Final = Gauge(
     "gpuchaos_job_processes",
     "Processes of the job in a cell, by state: running or all.",
-    ["cluster", "cell", "job", "state"],
+    ["cluster", "cell", "training_job", "state"],
 )
 
 # A counter that appears with its first increment shows no increase to `increase()`: it must be seen at 0 before.

@@ -67,10 +67,14 @@ BOUNDS: Final[dict[str, int]] = {
     "cell": math.ceil(NODES / NODES_OF_A_CELL),
     "experiment_id": MOST_EXPERIMENTS,
     # A job in a cell: so many together, in whatever cells.
-    "job": MOST_JOBS,
+    "training_job": MOST_JOBS,
     # Receivers of notifications, and how a request to one ended.
     "receiver": 10,
     "result": 4,
+    # Routes of the page's server, and statuses that one of them can have.
+    "route": 20,
+    "code": 10,
+    "action": 3,
     # Parts and collectors of an agent.
     "node": 1,
     "version": 1,
@@ -80,6 +84,7 @@ BOUNDS: Final[dict[str, int]] = {
 #: Where a label has other values than elsewhere.
 _OTHER_BOUNDS: Final = {
     ("gpuchaos_notify_messages", "kind"): 4,
+    ("gpuchaos_serve_refused", "reason"): 6,
     ("gpuchaos_halts_open", "state"): len(HaltState) - 1,
     ("gpuchaos_agent_fault_events", "phase"): len(FaultPhase),
 }
@@ -87,8 +92,8 @@ _OTHER_BOUNDS: Final = {
 DEVICES_OF_A_NODE: Final = {"node": 1, "gpu": 8, "rdma": 8, "numa": 2, "nvlink": 8, "process": 8}
 #: What says more of one thing that another label names already.
 _SAYS_MORE: Final = {
-    "experiment_id": {"name", "owner", "fault", "target_kind", "status", "verdict"},
-    "job": {"cell"},
+    "experiment_id": {"name", "owner", "fault", "target_kind", "status", "verdict", "trace_id"},
+    "training_job": {"cell"},
 }
 #: End of a name → unit.
 _UNITS: Final = {

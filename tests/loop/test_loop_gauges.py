@@ -20,6 +20,7 @@ from gpuchaos_stream.loop import gauges
 from gpuchaos_stream.loop.cluster import ClusterLoop
 
 T0: Final = 1_000_000.0
+TRACEPARENT: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RULES: Final = load_rules([shipped_rules()])
 #: Far from every loop of other tests in this process.
 CLUSTER: Final = "gauges"
@@ -112,7 +113,7 @@ def test_a_number_that_nobody_knows_any_more_is_no_series(loop: ClusterLoop) -> 
     settle(
         loop, T0 + 1, summary(T0 + 1, jobs={"llama": {"step_time_seconds": 2.0, "ranks": 8.0, "ranks_running": 7.0}})
     )
-    assert by("job", "gpuchaos_job_step_time_seconds") == {"llama": 2.0}
+    assert by("training_job", "gpuchaos_job_step_time_seconds") == {"llama": 2.0}
     assert by("state", "gpuchaos_job_processes") == {"all": 8, "running": 7}
     settle(loop, T0 + 6, summary(T0 + 6, load=None))
     assert shown("gpuchaos_cell_gpu_utilization_ratio") == []
@@ -133,12 +134,12 @@ def test_jobs_beyond_the_bound_are_not_shown(loop: ClusterLoop, monkeypatch: pyt
     jobs = {f"j{number}": {"step_time_seconds": 1.0} for number in range(9)}
     for at in (1, 6):
         settle(loop, T0 + at, summary(T0 + at, jobs=jobs))
-        assert set(by("job", "gpuchaos_job_step_time_seconds")) == {"j0", "j1", "j2"}
+        assert set(by("training_job", "gpuchaos_job_step_time_seconds")) == {"j0", "j1", "j2"}
 
 
 def start(loop: ClusterLoop, at: float, name: str = "stopped") -> str:
     command = start_command(Plan.model_validate(PLAN | {"name": name}), cluster=CLUSTER, now=at)
-    loop.command(command, now=at, traceparent=None)
+    loop.command(command, now=at, traceparent=TRACEPARENT)
     assert command.experiment_id is not None
     return command.experiment_id
 
@@ -156,6 +157,7 @@ def test_an_experiment_is_shown_with_its_limits_and_objectives(loop: ClusterLoop
         "target_kind": "process",
         "status": "pending",
         "verdict": "",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
     }
     assert by("level", "gpuchaos_experiment_blast_limit") == {"gpus": 4, "nodes": 0, "jobs": 0}
     assert by("experiment_id", "gpuchaos_experiment_lost_gpu_limit_seconds") == {one: 60}

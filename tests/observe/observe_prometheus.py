@@ -42,10 +42,11 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.http = httpx.Client(timeout=10)
 
     def api(self, path: str, **parameters: str) -> Any:
         """The `data` of an answer of its API."""
-        body = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=10).json()
+        body = self.http.get(f"{self.url}/api/v1/{path}", params=parameters).json()
         assert body["status"] == "success", body
         return body["data"]
 
@@ -89,6 +90,7 @@ def prometheus(folder: Path, targets: dict[str, int]) -> Iterator[Prometheus]:
         running = Prometheus(f"http://127.0.0.1:{port}")
         until(lambda: running.ready() or not child.running, 30, f"no Prometheus: {child.tail()}")
         assert child.running, child.tail()
-        yield running
+        with running.http:
+            yield running
     finally:
         child.kill()

@@ -1,30 +1,29 @@
-"""A real Prometheus scrapes a real worker and a real agent: every rule works, and says something."""
+"""A real Prometheus scrapes worker, agent and notify: every rule and every query of a dashboard says something."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import httpx
 import pytest
 import yaml
-from observe_prometheus import RULES, Prometheus, free_port, prometheus, until
+from observe_dashboards import ASKED, NEEDS_KAFKA, NOTHING, answer, values_of
+from observe_prometheus import RULES, until
+from observe_site import SMALL, Site, running_site
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuchaos_dashboards import PAGES
+from gpuchaos_dashboards.queries import Asked, choices, filled
 from gpuchaos_stream.stream.brokers import Kind
-from gpuchaos_stream.stream.child import Child
-from gpuchaos_stream.stream.house import READY, House
 
-pytestmark = pytest.mark.broker
+# The site takes a minute to be there, on a busy machine two.
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CLUSTER: Final = "demo"
 #: What a page or a dashboard asks first, each of which must answer with a number while the loop runs.
 OVERVIEW: Final = (
     "cluster:gpuchaos_experiments_running:sum",
@@ -65,72 +64,10 @@ OVERVIEW: Final = (
 )
 
 
-def plan(name: str, target: str, *, nodes: int, params: dict[str, Any]) -> dict[str, Any]:
-    job = "train-c0-0"
-    return {
-        "api_version": "gpuchaos/v1",
-        "kind": "Experiment",
-        "name": name,
-        "description": "a rank is stopped",
-        "owner": "tests",
-        "fault": {"name": "process-stop", "params": params, "certifies": ["hang-detection"]},
-        "targets": {"entities": [target]},
-        "duration": "3s",
-        "lease": "3s",
-        "undo": {"method": "automatic"},
-        "limits": {"gpus": 64 * nodes, "nodes": nodes, "jobs": 0, "gpu_seconds": 900},
-        "settle": "2s",
-        "steady_state": {
-            "hold": "2s",
-            "checks": [{"name": "up", "telemetry": {"of": f"job/{job}", "metric": "running", "op": ">=", "value": 1}}],
-        },
-        "objectives": {"ttd": "10s", "ttm": "20s", "ttr": "30s"},
-    }
-
-
-@dataclass
-class Site:
-    """What runs, and what was tried: the finished experiments by name, as Prometheus has them."""
-
-    prometheus: Prometheus
-    worker: int
-    agent: int
-
-    def page(self, port: int) -> str:
-        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
-
-
-def port_of(child: Child, pattern: str) -> int:
-    found = re.search(pattern, child.said())
-    assert found is not None, child.tail()
-    return int(found[1])
-
-
 @pytest.fixture(scope="module")
 def site(broker_kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    folder = tmp_path_factory.mktemp("site")
-    with House(folder, broker=broker_kind) as house:
-        job = house.start("job", "sleep", "300")
-        own = free_port()
-        worker = house.worker("worker", "--status-port", "0")
-        sim = house.sim("--cluster", CLUSTER, "--nodes", "16", "--cells", "2")
-        agent = house.agent("host-0", "--cluster", CLUSTER, "--job", f"job=toy,pid={job.pid}", "--http-port", str(own))
-        for child in (worker, sim, agent):
-            child.wait_for(READY, 60)
-        at = port_of(worker, r"127\.0\.0\.1:(\d+)/metrics")
-        with prometheus(folder / "prometheus", {"gpuchaos-worker": at, "gpuchaos-agent": own}) as running:
-            experiment(house, plan("small", "process/n001/4100", nodes=8, params={}))
-            until(lambda: running.query('gpuchaos_experiment_info{status="finished"}'), 15, "no finished experiment")
-            yield Site(running, at, own)
-
-
-def experiment(house: House, what: dict[str, Any]) -> None:
-    path = house.folder / f"{what['name']}.yaml"
-    path.write_text(yaml.safe_dump(what))
-    argv = (sys.executable, "-m", "gpuchaos_stream.cli", "experiment", "run", str(path), "--cluster", CLUSTER)
-    child = house.start(what["name"], *argv)
-    until(lambda: not child.running, 45, f"{what['name']} does not end")
-    assert child.status == 0, child.tail()
+    with running_site(tmp_path_factory.mktemp("site"), broker_kind) as running:
+        yield running
 
 
 def families(text: str) -> set[str]:
@@ -184,7 +121,7 @@ def test_what_is_asked_first_has_an_answer(site: Site, expr: str) -> None:
 
 
 def test_an_experiment_is_told_with_its_times_its_limits_and_its_objectives(site: Site) -> None:
-    (info,) = site.prometheus.query("gpuchaos_experiment_info")
+    (info,) = site.prometheus.query(f'gpuchaos_experiment_info{{experiment_id="{SMALL}"}}')
     one = info["metric"]
     said = [one[name] for name in ("name", "owner", "fault", "target_kind", "status", "verdict")]
     assert said == ["small", "tests", "process-stop", "process", "finished", "passed"]
@@ -216,10 +153,38 @@ def test_a_recovery_time_carries_the_trace_of_its_experiment(site: Site) -> None
         "query_exemplars", query="gpuchaos_recovery_seconds_bucket", start="0", end="9999999999"
     )
     traces = {exemplar["labels"]["trace_id"] for series in found for exemplar in series["exemplars"]}
-    assert len(traces) == 1, found
-    assert re.fullmatch(r"[0-9a-f]{32}", traces.pop())
+    told = {info["metric"]["trace_id"] for info in site.prometheus.query("gpuchaos_experiment_info")}
+    assert traces
+    assert traces <= told, "the page of an experiment leads to its trace"
+    assert all(re.fullmatch(r"[0-9a-f]{32}", trace) for trace in told)
 
 
 def test_nobody_is_paged_where_all_went_well(site: Site) -> None:
     firing = [alert for alert in site.prometheus.api("alerts")["alerts"] if alert["state"] == "firing"]
     assert [alert["labels"] for alert in firing if alert["labels"]["severity"] == "page"] == []
+
+
+@pytest.mark.parametrize("uid", PAGES)
+def test_what_a_dashboard_lets_choose_can_be_chosen(site: Site, uid: str) -> None:
+    values = values_of(site.prometheus, uid)
+    assert set(values) >= {name for name, _, _ in choices(PAGES[uid]().render())}
+
+
+@pytest.mark.parametrize("asked", [each for each in ASKED if str(each) not in NOTHING], ids=str)
+def test_a_query_of_a_dashboard_has_an_answer(site: Site, broker_kind: Kind, asked: Asked) -> None:
+    if broker_kind == "embedded" and str(asked) in NEEDS_KAFKA:
+        pytest.skip(NEEDS_KAFKA[str(asked)])
+    until(lambda: answer(site.prometheus, asked), 10, f"{asked.expr}: no data")
+
+
+@pytest.mark.parametrize("asked", [each for each in ASKED if str(each) in NOTHING], ids=str)
+def test_a_query_that_has_no_answer_here_still_has_none(site: Site, asked: Asked) -> None:
+    assert not answer(site.prometheus, asked), f"{asked}: take it from the list"
+
+
+@pytest.mark.parametrize("asked", [each for each in ASKED if each.exemplars], ids=str)
+def test_a_panel_that_shows_traces_has_some(site: Site, asked: Asked) -> None:
+    chosen = {name: values[0] for name, values in values_of(site.prometheus, asked.dashboard).items()}
+    expr = filled(asked.expr, chosen)
+    found = site.prometheus.api("query_exemplars", query=expr, start="0", end="9999999999")
+    assert any(exemplar["labels"].get("trace_id") for series in found for exemplar in series["exemplars"])
