@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-import yaml
 
+from gpuchaos_stream import output as printed
+from gpuchaos_stream.commandline import exits, output_option
 from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.base import Event
@@ -24,7 +25,6 @@ from gpuchaos_stream.loop.replay import judge
 from gpuchaos_stream.observe import logs
 from gpuchaos_stream.report import explain_text
 from gpuchaos_stream.report.curves import curves
-from gpuchaos_stream.report.explain import Explained
 from gpuchaos_stream.report.explain import explain as explained
 from gpuchaos_stream.report.facts import facts
 from gpuchaos_stream.report.html import html
@@ -65,6 +65,7 @@ _recording = click.option(
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="A file; standard output where absent.")
 @click.option("--fail-on", metavar="failed,halted", default="", help="Verdicts that end it with status 1.")
 @connection_options
+@exits({1: "with --fail-on: a reported verdict is among those named"})
 def report(
     experiment_id: str | None,
     since: str | None,
@@ -74,13 +75,10 @@ def report(
     fail_on: str,
     connection: Connection,
 ) -> None:
-    r"""Report on one experiment, on a period, or on all of a recording.
+    """Report on one experiment, on a period, or on all of a recording.
 
     Of one experiment: what was injected with evidence, what is certified and what not, recovery times against
     objectives, the blast radius against its limits, what broke that was not a target, and what to change.
-
-    \b
-    Exit status: 0; 1 with --fail-on if a reported verdict is among those named; 2 bad input.
     """
     bad = _verdicts(fail_on)
     if experiment_id is not None and since is not None:
@@ -110,31 +108,18 @@ def report(
 @click.command()
 @click.argument("experiment_id")
 @_recording
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@output_option
 @connection_options
-def explain(experiment_id: str, recording: Path | None, output: str, connection: Connection) -> None:
-    r"""Say why an experiment's verdict is what it is, with the evidence.
+@exits({2: "there is no such experiment, or bad input"})
+def explain(experiment_id: str, recording: Path | None, output: printed.Form, connection: Connection) -> None:
+    """Say why an experiment's verdict is what it is, with the evidence.
 
     First what decided it, then what was looked at and did not, then the way from status to status, each step with the
     event that shows it.
-
-    \b
-    Exit status: 0; 2 if there is no such experiment, or bad input.
     """
     story, _ = _story(recording, connection)
     found = explained(_find(story, experiment_id, recording, connection), story)
-    click.echo(_EXPLAINED[output](found), nl=False)
-
-
-def _yaml(found: Explained) -> str:
-    return yaml.safe_dump(found.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
-
-
-_EXPLAINED: Final[dict[str, Callable[[Explained], str]]] = {
-    "table": explain_text.text,
-    "json": lambda found: found.model_dump_json() + "\n",
-    "yaml": _yaml,
-}
+    click.echo(explain_text.text(found) if output == "table" else printed.text(found, output), nl=False)
 
 
 def _one(found: Report, form: str) -> str:

@@ -48,7 +48,7 @@ def facts(state: ExperimentState, story: Story, curves: tuple[Curve, ...] = ()) 
         injected=tuple(_injected(fault, events) for fault in state.faults),
         claims=tuple(_claims(state, form)),
         never=form.never if form is not None else (),
-        goals=tuple(_goals(state)),
+        goals=tuple(goals(state)),
         recovery=state.recovery,
         levels=tuple(levels(state)),
         unknown_nodes=state.blast_radius.unknown_nodes,
@@ -64,7 +64,7 @@ def facts(state: ExperimentState, story: Story, curves: tuple[Curve, ...] = ()) 
         timeline=timeline.moments(state, events, story.breaker()),
         bars=timeline.bars(state, own, others),
         curves=curves,
-        end_s=_end(state),
+        end_s=last_moment(state),
     )
     return report.model_copy(update={"advice": advice(report)})
 
@@ -144,7 +144,8 @@ def _claims(state: ExperimentState, form: Form | None) -> Iterator[Claim]:
             yield Claim(claim=claim, certified=False, why=f"{ended}: only a run that passed certifies it")
 
 
-def _goals(state: ExperimentState) -> Iterator[Goal]:
+def goals(state: ExperimentState) -> Iterator[Goal]:
+    """TTD, TTM and TTR against their objectives."""
     record = state.recovery
     for name in _NAMES:
         moved = name == "ttm" and record.mitigated_by is Mitigation.MOVED
@@ -173,7 +174,7 @@ def _open(state: ExperimentState) -> tuple[str, ...]:
     )
 
 
-def _end(state: ExperimentState) -> float:
+def last_moment(state: ExperimentState) -> float:
     """Where the picture ends: the newest moment that is known."""
     origin = origin_of(state)
     record = state.recovery
