@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +83,7 @@ def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
     notice.close()
     undoer = offline.Undoer(journal, strategies)
     ours: frozenset[str] | None = None
+    told: list[offline.Outcome] = []
     while True:  # until nothing is left, or the next agent has taken it back
         began = time.monotonic()
         try:
@@ -99,9 +100,11 @@ def watch(journal: Journal, env: Env, interval_s: float, *, pipe: int) -> None:
         ours = ours or frozenset(entry.fault_id for entry in left)
         undoer.wait(max(interval_s, 1.0))
         done = undoer.take()
+        told += done
         for item in done:
             _log.warning("undone after the agent's end", fault_id=item.entry.fault_id, problem=item.problem)
         if {entry.fault_id for entry in left} <= {item.entry.fault_id for item in done if item.problem is None}:
+            _trace(told, env.node)
             return
         time.sleep(max(0.0, began + max(interval_s, 1.0) - time.monotonic()))
 
@@ -133,6 +136,18 @@ class _Substitute:
         for item in self._undoer.take():
             _log.warning("undone in the agent's place", fault_id=item.entry.fault_id, problem=item.problem)
         return bool(standing or damaged)
+
+
+def _trace(outcomes: Iterable[offline.Outcome], node: str) -> None:
+    """Traces what was undone after the agent's end: the last that is done here, for it may take its time."""
+    if not any(item.entry.traceparent for item in outcomes):
+        return
+    from gpuchaos_agent.traces import SERVICE, Traces  # noqa: PLC0415  (what may hold an undo up is not loaded before)
+    from gpuchaos_stream.observe import tracing  # noqa: PLC0415
+
+    tracing.configure(SERVICE, instance=node)
+    Traces(cluster=None, node=node).undone(outcomes)
+    tracing.close()
 
 
 def _is_over(entry: JournalEntry) -> bool:

@@ -23,6 +23,7 @@ from gpuchaos_agent.nonces import Seen
 from gpuchaos_agent.standing import FORGOTTEN_S, Standing
 from gpuchaos_agent.steps import HANGS_S, Step
 from gpuchaos_agent.teller import Emit, Teller
+from gpuchaos_agent.traces import Traces
 from gpuchaos_stream.events.command import Command, CommandKind
 from gpuchaos_stream.events.fault import FaultPhase
 from gpuchaos_stream.events.signing import Refusal
@@ -75,7 +76,10 @@ class Executor:
         self._believer = believer
         self._offset = offset
         self._tell = Teller(cluster=cluster, node=node, emit=emit, offset=offset)
-        self._standing = Standing(strategies=strategies, journal=journal, tell=self._tell, clock=clock)
+        self._traces = Traces(cluster=cluster, node=node, offset=offset)
+        self._standing = Standing(
+            strategies=strategies, journal=journal, tell=self._tell, clock=clock, traces=self._traces
+        )
         self._asked: dict[str, _Asked] = {}
         self._order = 0
         self._situation = Situation(node, limits, strategies, self._standing.known, seen, journal.aside)
@@ -146,7 +150,7 @@ class Executor:
         try:
             command = self._believer.believe(value, now.wall + (self._offset() or 0.0))
         except Refused as refused:
-            self._refuse(refused, now)
+            self._refuse(refused, now, traceparent)
             return
         if (command.cluster, command.node) == (cluster, node) and command.kind in self._do:
             self._do[command.kind](command, now, traceparent)
@@ -189,13 +193,15 @@ class Executor:
                 asked = _Asked(command, self._entry(command, now, traceparent), traceparent, now.boot)
             except ValueError as error:
                 reason = f"{type(error).__name__}: {error}"
+        self._traces.received(command, traceparent, now, reason)
         if reason is not None:
             stands = command.fault_id in self._standing.known or command.fault_id in self._asked
             self._tell.answer(command, FaultPhase.REFUSED, now.wall, traceparent, reason=reason, for_fault=not stands)
             return
         self._asked[asked.entry.fault_id] = asked
         name = f"{Step.CHECK} {asked.entry.fault_id}"
-        self._standing.run(name, lambda: prepare(command, at), partial(self._prepared, asked), now)
+        do = self._traces.of(Step.CHECK, asked.entry, lambda: prepare(command, at))
+        self._standing.run(name, do, partial(self._prepared, asked), now)
 
     def _with_asked(self) -> dict[str, JournalEntry]:
         """As they are now: what is asked for holds its place before it has begun."""
@@ -230,7 +236,8 @@ class Executor:
         entry = asked.entry.model_copy(update={"payload": payload, "order": self._order})
         if reason is None:
             try:
-                self._standing.keep(entry)
+                with self._traces.writing(entry):
+                    self._standing.keep(entry)
             except OSError as error:
                 reason = f"{type(error).__name__}: {error}"
         if reason is not None:
@@ -290,6 +297,8 @@ class Executor:
         standing = [e for e in meant if e.state is not EntryState.UNDONE]
         why = command.cause or command.reason
         reason = f"{command.kind}: {why}" if why else str(command.kind)
+        if standing:
+            self._traces.received(command, traceparent, now)
         self._tell.answer(
             command,
             FaultPhase.ACKNOWLEDGED,
@@ -303,7 +312,7 @@ class Executor:
             self._call_off(asked, f"{reason}, before it could begin", now)
         for entry in reversed(meant):
             if entry.state is not EntryState.UNDONE:
-                self._standing.end(entry.fault_id, reason, now, by=command.id, patient=True)
+                self._standing.end(entry.fault_id, reason, now, by=command.id, trace=traceparent, patient=True)
             else:
                 self._standing.report(entry.fault_id, to=command.id)
         self._standing.advance(now)
@@ -328,11 +337,13 @@ class Executor:
 
     # Refusing and remembering
 
-    def _refuse(self, refused: Refused, now: Now) -> None:
+    def _refuse(self, refused: Refused, now: Now, traceparent: str | None) -> None:
         """An expired inject is authentic: its sender waits for an answer and gets one, unless it had it before."""
         command = refused.command if refused.refusal == Refusal.EXPIRED else None
         if command is not None and not self._is_known(command):
-            self._tell.answer(command, FaultPhase.REFUSED, now.wall, None, reason=f"{refused.refusal}: {refused}")
+            reason = f"{refused.refusal}: {refused}"
+            self._traces.received(command, traceparent, now, reason)
+            self._tell.answer(command, FaultPhase.REFUSED, now.wall, None, reason=reason)
             return
         refusal = Refusal.REPLAYED if command is not None else refused.refusal
         self._tell.refusal(refusal, str(refused), refused.claims, now.wall, digest=refused.digest)

@@ -17,10 +17,12 @@ from gpuchaos_agent.steps import HANGS_S, Step
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one fault: `problem` is None where it is gone."""
+    """What became of one fault: `problem` is None where it is gone. When: seconds since the epoch."""
 
     entry: JournalEntry
     problem: str | None
+    began: float = 0.0
+    ended: float = 0.0
 
 
 def undo(
@@ -106,12 +108,14 @@ class Undoer:
 
         def run() -> None:
             with steps.turn(self._journal.folder, entry.fault_id):
+                at_first = time.time()
                 problem = steps.undo(self._strategies.get(entry.fault), entry)
                 if problem is None and mark:
                     at = now.wall + time.monotonic() - began
                     done = {"state": EntryState.UNDONE, "undone_at": at, "reason": reason, "reported": False}
                     problem = _mark(self._journal, entry.model_copy(update=done))
-            self._outcomes.append(Outcome(entry, problem))
+            why = entry.model_copy(update={"reason": reason})
+            self._outcomes.append(Outcome(why, problem, at_first, time.time()))
 
         thread = threading.Thread(target=run, name="undo", daemon=True)
         try:

@@ -24,6 +24,7 @@ from gpuchaos_agent.config import AgentSettings
 from gpuchaos_agent.deadman import DeadMan
 from gpuchaos_agent.executor import Executor
 from gpuchaos_agent.hands import Hands
+from gpuchaos_agent.hardware import Hardware
 from gpuchaos_agent.inject import registry as faults
 from gpuchaos_agent.inject.base import Env
 from gpuchaos_agent.journal import Journal
@@ -33,13 +34,14 @@ from gpuchaos_agent.outbox import Ring, Spool
 from gpuchaos_agent.records import Records
 from gpuchaos_agent.sender import Sender
 from gpuchaos_agent.snapshot import Snapshot, Taken, fault_event
+from gpuchaos_agent.traces import SERVICE
 from gpuchaos_stream import __version__
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.envelope import to_record, traceparent_of
-from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
+from gpuchaos_stream.events.fault import FaultEvent
 from gpuchaos_stream.events.signing import KeyRing, Verifier
-from gpuchaos_stream.observe import tracing
+from gpuchaos_stream.observe import otlp
 from gpuchaos_stream.observe.serve import StatusServer
 from gpuchaos_stream.stream.bus import BROKER_AWAY, Bus
 from gpuchaos_stream.stream.settings import KafkaSettings
@@ -78,6 +80,8 @@ class Agent:
         self._offset = clock.BrokerOffset()
         self._snapshot = Snapshot(collectors.build(settings.sources(), settings.collectors))
         self._taken: Taken | None = None
+        self._hardware = Hardware(settings.node)
+        otlp.configure_metrics(SERVICE, settings.node, self._hardware.add)
         self._eyes = ThreadPoolExecutor(1, thread_name_prefix="eyes")
         # One record a second: waiting for more to send along would be one more wake for each.
         self._bus = Bus(kafka, client_id=f"gpuchaos-agent-{settings.node}", linger_s=0.0)
@@ -139,6 +143,7 @@ class Agent:
             taken = await self._look(self._snapshot.take, at.wall)
             metrics.COLLECT.observe(clock.now().boot - at.boot)
             self._taken = taken
+            self._hardware.feed(taken)
             for name, count in self._snapshot.errors.items():
                 metrics.COLLECTOR_ERRORS.labels(name).set(count)
             await self._tell_facts(taken.facts)
@@ -207,18 +212,6 @@ class Agent:
         """Keeps a fault event and sends it. Called from the hands' thread as well; never raises."""
         self._spool.put(to_record(event, topics.FAULTS, source=self._records.source, traceparent=traceparent))
         metrics.EVENTS.labels(event.phase, event.fault).inc()
-        held = event.evidence.get("held_s")
-        if event.phase is FaultPhase.UNDONE and isinstance(held, float):
-            tracing.past(
-                "fault",
-                event.event_time - held,
-                event.event_time,
-                parent=traceparent,
-                experiment_id=event.experiment_id,
-                fault_id=event.fault_id,
-                fault=event.fault,
-                node=event.node,
-            )
         _log.info(
             event.phase.value,
             fault=event.fault,

@@ -22,6 +22,7 @@ from gpuchaos_agent.journal import EntryState, Journal, JournalEntry, Scalar
 from gpuchaos_agent.lease import Leases
 from gpuchaos_agent.steps import HANGS_S, Clock, Step
 from gpuchaos_agent.teller import Teller
+from gpuchaos_agent.traces import Traces
 from gpuchaos_stream.events.fault import FaultPhase
 
 _R = TypeVar("_R")
@@ -43,6 +44,7 @@ class _Course:
     asked_by: list[str] = field(default_factory=list)  # commands that wait for its end
     unanswered: list[str] = field(default_factory=list)  # of these, the ones that have heard of no failure either
     problem: str | None = None
+    trace: str | None = None  # of the command that asked last for its end
 
     @property
     def held(self) -> bool:
@@ -54,7 +56,13 @@ class Standing:
     """The faults that the journal holds. Not for two threads, but for `active`, `failing` and `hanging`."""
 
     def __init__(
-        self, *, strategies: Mapping[str, FaultStrategy], journal: Journal, tell: Teller, clock: Clock = None
+        self,
+        *,
+        strategies: Mapping[str, FaultStrategy],
+        journal: Journal,
+        tell: Teller,
+        traces: Traces,
+        clock: Clock = None,
     ) -> None:
         self.run: steps.Runner = steps.at_once
         self.known: dict[str, JournalEntry] = {}
@@ -62,6 +70,7 @@ class Standing:
         self._strategies = strategies
         self._journal = journal
         self._tell = tell
+        self._traces = traces
         self._clock = clock
         self._courses: dict[str, _Course] = {}
 
@@ -131,7 +140,8 @@ class Standing:
         now: Now,
     ) -> None:
         course.step, course.since = step, now.boot
-        self.run(f"{step} {entry.fault_id}", do, then, now)
+        by = course.trace if step is Step.UNDO else None
+        self.run(f"{step} {entry.fault_id}", self._traces.of(step, entry, do, by=by), then, now)
 
     def _injected(self, fault_id: str, result: tuple[str | None, Now | None], now: Now) -> None:
         problem, at = result
@@ -202,16 +212,26 @@ class Standing:
     # Undoing: nothing here is refused, delayed by another fault for longer than the stack's patience, or dependent on
     # a disk
 
-    def end(self, fault_id: str, reason: str, now: Now, *, by: str | None = None, patient: bool = False) -> None:
+    def end(
+        self,
+        fault_id: str,
+        reason: str,
+        now: Now,
+        *,
+        by: str | None = None,
+        trace: str | None = None,
+        patient: bool = False,
+    ) -> None:
         """Has a fault taken back with the next `advance`, or as soon as its injection has returned.
 
-        `by` is the command that asks. `patient` lets the undos of later faults that touch the same kind of thing go
-        first, for a while (`stack`).
+        `by` is the command that asks, `trace` its `traceparent`. `patient` lets the undos of later faults that touch
+        the same kind of thing go first, for a while (`stack`).
         """
         entry, course = self.known[fault_id], self._courses[fault_id]
         if not course.ending or (by is not None and entry.undone_by is None):
             self.known[fault_id] = entry.model_copy(update={"reason": reason, "undone_by": by or entry.undone_by})
         if by is not None:
+            course.trace = trace
             course.unanswered.append(by)
             if by not in course.asked_by:
                 course.asked_by.append(by)
@@ -334,6 +354,7 @@ class Standing:
     def _hangs(self, fault_id: str, course: _Course, step: Step, now: Now) -> None:
         """What hangs is not waited for. An undo is: another one beside it would wait for the same thing."""
         course.hung.add(step)
+        self._traces.hangs(step, self.known[fault_id], course.since, now, steps.hanging(step))
         if step is Step.UNDO:
             self._say_failed(fault_id, course, steps.hanging(step), now)
             return

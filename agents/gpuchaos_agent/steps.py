@@ -5,8 +5,11 @@ A step that ends by itself ends within `HANGS_S`; one that does not is hanging, 
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +40,7 @@ Runner = Callable[[str, Callable[[], Any], Callable[[Any, Now], None], Now], Non
 #: The time where a step has ended; None leaves it to whoever takes the result.
 Clock = Callable[[], Now] | None
 
+_notes: Final[ContextVar[list[tuple[str, float]] | None]] = ContextVar("notes", default=None)
 _guard: Final = threading.Lock()
 _turns: Final[WeakValueDictionary[tuple[Path, str], threading.Lock]] = WeakValueDictionary()
 
@@ -73,6 +77,7 @@ def undo(strategy: FaultStrategy | None, entry: JournalEntry) -> str | None:
         if problem is not None:
             return problem
         strategy.undo(entry)
+        _note("taken back; verifying")
         return None if strategy.verify(entry) else "the effect is still there"
     except Exception as error:  # noqa: BLE001  (it is tried again, and the others must be undone as well)
         return _text(error)
@@ -87,6 +92,23 @@ def turn(journal: Path, fault_id: str) -> threading.Lock:
 def hanging(step: Step, after_s: float | None = None) -> str:
     """Says that a step has not returned for `after_s` seconds, `HANGS_S` if not given; the same words ever after."""
     return f"its {step} has not returned for {HANGS_S[step] if after_s is None else after_s:g} s"
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[list[tuple[str, float]]]:
+    """Gives what happens within a step that is taken here, and when, seconds since the epoch."""
+    notes: list[tuple[str, float]] = []
+    token = _notes.set(notes)
+    try:
+        yield notes
+    finally:
+        _notes.reset(token)
+
+
+def _note(what: str) -> None:
+    notes = _notes.get()
+    if notes is not None:
+        notes.append((what, time.time()))
 
 
 def _text(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Final
 
 import click
 
+from gpuchaos_stream.commandline import exits, output_option
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.command import Role
 from gpuchaos_stream.events.envelope import Record, from_value
@@ -24,7 +24,8 @@ from gpuchaos_stream.loop.cluster import ClusterLoop
 from gpuchaos_stream.loop.control import Control
 from gpuchaos_stream.loop.detection import Detection
 from gpuchaos_stream.loop.recording import Header, Recorded, read
-from gpuchaos_stream.observe import logs
+from gpuchaos_stream.observe import logs, tracing
+from gpuchaos_stream.output import Form, write
 
 #: Records this close together, in milliseconds, are one batch, as they would be in one fetch.
 BATCH_MS: Final = 100
@@ -53,8 +54,14 @@ def judge(
     """Runs the control stage over a recording, and with `detect` the detect stage too.
 
     Without `detect` the recorded anomalies and cell summaries are taken as they were, so that verdicts are the
-    live ones to the letter; with it they are made anew from the telemetry, to try another detector.
+    live ones to the letter; with it they are made anew from the telemetry, to try another detector. Nothing of it is
+    traced: it was, when it happened.
     """
+    with tracing.silent():
+        return _judge(header, records, rules, detect=detect)
+
+
+def _judge(header: Header, records: Iterable[Recorded], rules: RuleSet | None, *, detect: bool) -> Replayed:
     result = Replayed()
     ruleset = rules if rules is not None else _rules(header)
     control = Control(
@@ -124,9 +131,10 @@ def _note_live(result: Replayed, batch: Iterable[Recorded]) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--rules", type=click.Path(path_type=Path), multiple=True, help="other rules than the recorded ones")
 @click.option("--detect", is_flag=True, help="make anomalies anew from the telemetry, too")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def replay(file: Path, rules: tuple[Path, ...], detect: bool, output: str) -> None:
-    """Judge the recording FILE again. Exit status 1 if a verdict differs from the recorded live one."""
+@output_option
+@exits({0: "every verdict is the recorded live one", 1: "a verdict differs from it"})
+def replay(file: Path, rules: tuple[Path, ...], detect: bool, output: Form) -> None:
+    """Judge the recording FILE again."""
     logs.configure(level="ERROR")
     header, records = read(file)
     result = judge(header, records, rules=load_rules(rules) if rules else None, detect=detect)
@@ -136,8 +144,8 @@ def replay(file: Path, rules: tuple[Path, ...], detect: bool, output: str) -> No
         same = live is not None and (live.verdict, live.status) == (state.verdict, state.status)
         differ |= not same
         verdict = state.verdict.value if state.verdict else state.status.value
-        if output == "json":
-            click.echo(json.dumps({"experiment": state.id, "verdict": verdict, "as_live": same, **_times(state)}))
+        if output != "table":
+            write([{"experiment": state.id, "verdict": verdict, "as_live": same, **_times(state)}], output)
         else:
             was = "as live" if same else f"live: {live.verdict or live.status}" if live else "not seen live"
             times = "  ".join(f"{name} {'-' if value is None else value}" for name, value in _times(state).items())

@@ -1,19 +1,25 @@
-"""What a settled loop shows of itself: log lines, metrics, and the trace of a finished experiment."""
+"""What a settled loop shows of itself: log lines, metrics, and spans (`traces.py`)."""
 
 from __future__ import annotations
 
-from gpuchaos_stream.events.experiment import ExperimentState, Halt, Verdict
+from collections.abc import Callable
+
+from gpuchaos_stream.events.experiment import ExperimentState, Verdict
+from gpuchaos_stream.guard.decision import Decision
 from gpuchaos_stream.guard.rules import Action
-from gpuchaos_stream.loop import gauges
+from gpuchaos_stream.loop import gauges, traces
 from gpuchaos_stream.loop.cluster import ClusterLoop, Settled
-from gpuchaos_stream.observe import logs, metrics, tracing
+from gpuchaos_stream.observe import logs, metrics
 from gpuchaos_stream.recovery.slo import OBJECTIVES
 
 log = logs.logger(__name__)
 
 
-def report(loop: ClusterLoop, settled: Settled) -> None:
-    """Logs and counts what `settled` says; shows the loop's gauges."""
+def report(loop: ClusterLoop, settled: Settled, clock: Callable[[], float] | None = None) -> None:
+    """Logs, counts and traces what `settled` says; shows the loop's gauges.
+
+    `clock` is the broker's, epoch seconds: the time at which it was concluded; without one, that of the newest record.
+    """
     cluster = loop.cluster
     for decision in settled.decisions:
         if decision.action in {Action.HALT, Action.HALT_ALL}:
@@ -28,6 +34,7 @@ def report(loop: ClusterLoop, settled: Settled) -> None:
             resolved=decision.resolved,
             unsafe=decision.unsafe,
         )
+        _trace(loop, decision, clock)
     for state in settled.finished:
         _finished(loop, state)
     gauges.show(loop, at_once=bool(settled.decisions or settled.finished))
@@ -43,13 +50,13 @@ def _finished(loop: ClusterLoop, state: ExperimentState) -> None:
             metrics.RECOVERY.labels(fault, phase).observe(value, exemplar=_exemplar(state))
     _count_objectives(loop, state)
     log.info("finished", experiment_id=state.id, verdict=verdict, reason=state.reason, cluster=state.cluster)
-    _trace(state, fault)
+    traces.experiment(state, loop.correlator.attributed(state.id))
 
 
 def _exemplar(state: ExperimentState) -> dict[str, str] | None:
     """The trace of the experiment, for whoever looks at a single slow recovery."""
-    parts = (state.traceparent or "").split("-")
-    return {"trace_id": parts[1]} if len(parts) == 4 and len(parts[1]) == 32 else None
+    trace = gauges.trace_id(state)
+    return {"trace_id": trace} if trace else None
 
 
 def _count_objectives(loop: ClusterLoop, state: ExperimentState) -> None:
@@ -64,32 +71,19 @@ def _count_objectives(loop: ClusterLoop, state: ExperimentState) -> None:
             metrics.OBJECTIVE_MISSES.labels(*labels).inc(not met)
 
 
-def _trace(state: ExperimentState, fault: str) -> None:
-    """One trace from acceptance to confirmed recovery, under the span of whoever started the experiment."""
-    shared = {"experiment_id": state.id, "gpuchaos.fault": fault, "gpuchaos.cluster": state.cluster}
-    end = state.finished or state.time
-    verdict = state.verdict.value if state.verdict else None
-    tracing.past(
-        f"experiment {state.name}",
-        state.started,
-        end,
-        parent=state.traceparent,
-        **{**shared, "gpuchaos.verdict": verdict},
-    )
-    for each in state.faults:
-        if each.injected is not None:
-            named = {**shared, "fault_id": each.fault_id, "node": each.node}
-            tracing.past(f"fault {each.fault}", each.injected, each.undone or end, parent=state.traceparent, **named)
-    for halt in state.halts:
-        _trace_halt(halt, end, state.traceparent, shared)
-    record = state.recovery
-    if record.injected is not None and record.confirm is not None:
-        begin, over = record.injected, record.injected + record.confirm
-        tracing.past("recovery", begin, over, parent=state.traceparent, **{**shared, "gpuchaos.ttr": record.ttr})
+def again(loop: ClusterLoop, now: float) -> None:
+    """Traces the experiments that ended just before `now`, for a worker that was killed before it had exported them."""
+    for state in loop.machine.states():
+        if state.finished is not None and state.finished >= now - traces.AGAIN_S:
+            traces.experiment(state, loop.correlator.attributed(state.id))
 
 
-def _trace_halt(halt: Halt, end: float, parent: str | None, shared: dict[str, str]) -> None:
-    over = halt.confirmed or halt.undone or end
-    tracing.past(
-        f"halt {halt.cause}", halt.requested, over, parent=parent, **{**shared, "gpuchaos.halt": halt.state.value}
-    )
+def _trace(loop: ClusterLoop, decision: Decision, clock: Callable[[], float] | None) -> None:
+    now = loop.now if clock is None else max(loop.now, clock())
+    state = loop.machine.state(decision.experiment_id) if decision.experiment_id else None
+    traces.decision(state, decision, loop.cluster, read=loop.now, now=now)
+    if decision.experiment_id is None:
+        # One that concerns the whole cluster is told in the trace of each experiment that it halts as well.
+        for each in loop.machine.states():
+            if any(halt.cause == decision.cause for halt in each.halts):
+                traces.decision(each, decision, loop.cluster, read=loop.now, now=now)

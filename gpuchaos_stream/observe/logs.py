@@ -10,6 +10,8 @@ import sys
 
 import structlog
 
+from gpuchaos_stream.output import coloured
+
 
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     """Sets up structlog and the standard library's logging alike.
@@ -25,7 +27,7 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=coloured(sys.stderr))
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
