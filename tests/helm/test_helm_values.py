@@ -1,0 +1,130 @@
+"""What the chart takes, refuses, and says of it: real Helm lints and renders it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import yaml
+from helm_chart import CHART, ROOT, SETS, helm, refused, render, values_of
+
+#: The first build takes minutes.
+pytestmark = pytest.mark.timeout(1800)
+
+SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text())
+DEFAULTS: Final = yaml.safe_load((CHART / "values.yaml").read_text())
+ENOUGH: Final = yaml.safe_load(values_of("minimal").read_text())
+
+
+def leaves(values: Any, schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Every value with what the schema says of it; what is free to the user is not looked into."""
+    for name, value in values.items():
+        known = schema.get("properties", {}).get(name)
+        here = f"{path}.{name}" if path else name
+        yield here, known
+        if isinstance(value, dict) and known is not None and known.get("additionalProperties") is False:
+            yield from leaves(value, known, here)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_chart_passes_a_strict_lint_with_every_set_of_values(name: str) -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(values_of(name)))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_value_is_in_the_schema_and_described_there() -> None:
+    found = dict(leaves(DEFAULTS, SCHEMA))
+    assert [path for path, known in found.items() if known is None] == []
+    plain = {path: known for path, known in found.items() if known and known.get("additionalProperties") is not False}
+    assert len(plain) > 100
+    assert [path for path, known in plain.items() if not known.get("description")] == []
+
+
+def test_the_schema_knows_no_value_that_is_not_there() -> None:
+    def names(schema: dict[str, Any], values: Any, path: str = "") -> Iterator[str]:
+        for name, known in schema.get("properties", {}).items():
+            if name not in values:
+                yield f"{path}{name}"
+            elif known.get("additionalProperties") is False:
+                yield from names(known, values[name], f"{path}{name}.")
+
+    # What Helm itself sets for a chart that is part of another one.
+    assert list(names(SCHEMA, DEFAULTS)) == ["global"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("wroker", {"replicas": 3}, "wroker"),
+        ("worker.replica", 3, "replica"),
+        ("worker.replicas", "three", "/worker/replicas"),
+        ("agent.faults", ["network-partiton"], "/agent/faults/0"),
+        ("agent.collectors", [], "/agent/collectors"),
+        ("agent.stateDir", "var/lib/x", "/agent/stateDir"),
+        ("images.worker.digest", "sha256:abc", "/images/worker/digest"),
+        ("kafka.bootstrapServers", "https://kafka:9092", "/kafka/bootstrapServers"),
+        ("kafka.securityProtocol", "TLS", "/kafka/securityProtocol"),
+        ("networkPolicy.kafkaPorts", [70000], "/networkPolicy/kafkaPorts/0"),
+        ("worker.terminationGracePeriodSeconds", 5, "/worker/terminationGracePeriodSeconds"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(path: str, value: Any, said: str) -> None:
+    given: Any = value
+    for word in reversed(path.split(".")):
+        given = {word: given}
+    assert said in refused(_merged(ENOUGH, given))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "kafka.bootstrapServers is empty"),
+        ({"kafka": {"bootstrapServers": "k:9092"}}, "keys.control.secretName is empty"),
+        ({"kafka": {"bootstrapServers": "k:9092"}, "keys": {"control": {"secretName": "c"}}}, "keys.keyring is empty"),
+        ({**ENOUGH, "kafka": {"bootstrapServers": "k:9092", "securityProtocol": "SASL_SSL"}}, "kafka.sasl.secretName"),
+        ({**ENOUGH, "web": {"tokens": {"secretName": "t"}}}, "keys.operator.secretName is empty"),
+        ({**ENOUGH, "notify": {"enabled": True}}, "notify.config is empty"),
+        ({**ENOUGH, "rules": {"files": {"safety.yaml": "x"}}}, "rules.files.safety.yaml: a shipped file has that name"),
+        ({**ENOUGH, "rules": {"shipped": False}}, "without rules nothing halts"),
+        ({**ENOUGH, "agent": {"faults": ["storage-disconnect/full"]}}, "agent.hostPaths, with readOnly: false"),
+        ({**ENOUGH, "agent": {"faults": ["memory-corruption/file"]}}, "needs agent.corruptible"),
+        ({**ENOUGH, "agent": {"corruptible": ["/ckpt"]}}, "memory-corruption/file is not in agent.faults"),
+        ({**ENOUGH, "agent": {"settings": {"cluster": "x"}}}, "agent.settings.cluster: the chart sets it"),
+        ({**ENOUGH, "web": {"ingress": {"enabled": True}}}, "web.ingress.host is empty"),
+    ],
+)
+def test_what_is_missing_or_contradicts_is_refused_in_words(given: dict[str, Any], said: str) -> None:
+    assert said in refused(given)
+
+
+def examples() -> list[str]:
+    """Values in the page of the chart."""
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    return re.findall(r"^```yaml helm\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", examples(), ids=lambda text: text.splitlines()[0])
+def test_the_values_in_the_page_are_taken(text: str) -> None:
+    assert render(given=_merged(ENOUGH, yaml.safe_load(text)))
+
+
+def test_two_releases_can_keep_workers_and_agents_apart() -> None:
+    workers = render(given={**ENOUGH, "agent": {"enabled": False}})
+    assert not [each for each in workers if each["metadata"]["name"].endswith("-agent")]
+    off = {"enabled": False}
+    agents = render(
+        given={"kafka": ENOUGH["kafka"], "worker": off, "web": off, "topics": off, "agent": ENOUGH["agent"]}
+    )
+    assert {each["kind"] for each in agents} == {"ServiceAccount", "ConfigMap", "DaemonSet"}
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    both = dict(one)
+    for name, value in other.items():
+        both[name] = (
+            _merged(both[name], value) if isinstance(both.get(name), dict) and isinstance(value, dict) else value
+        )
+    return both
