@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
-from typing import Any, Final
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpuchaos_stream import __version__
+from gpuchaos_stream.commandline import Group
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.observe import logs
+from gpuchaos_stream.output import NOBODY_READS, forget_stdout
 
 #: Command → module:attribute, imported only when it is asked for.
 COMMANDS: Final[dict[str, str]] = {
+    "completion": "gpuchaos_stream.completion:completion",
     "dev": "gpuchaos_stream.stream.dev:dev",
     "demo": "gpuchaos_stream.sim.demo:demo",
     "explain": "gpuchaos_stream.report.cli:explain",
@@ -26,14 +34,33 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "gpuchaos_stream.loop.replay:replay",
     "report": "gpuchaos_stream.report.cli:report",
     "rules": "gpuchaos_stream.guard.cli:rules",
+    "schedule": "gpuchaos_stream.experiments.schedule:schedule",
     "schema": "gpuchaos_stream.events.cli:schema",
+    "serve": "gpuchaos_stream.stream.serve:serve",
     "sim": "gpuchaos_stream.stream.simulate:sim",
     "topics": "gpuchaos_stream.stream.cli:topics",
+    "watch": "gpuchaos_stream.watch.cli:watch",
     "worker": "gpuchaos_stream.stream.cli:worker",
 }
 
 
-class Lazy(click.Group):
+#: A full disk, a quota, a file that may not grow.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class _NobodyReadsError(Exception):
+    """A broken pipe, under a name that click does not turn into status 1."""
+
+
+@contextmanager
+def _noticing_who_reads() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _NobodyReadsError from error
+
+
+class Lazy(Group):
     """A group whose commands are imported when they are called, so that `gpuchaos rules` needs no Faust."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
@@ -46,21 +73,75 @@ class Lazy(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _noticing_who_reads():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _noticing_who_reads():
+            return super().invoke(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names alone: click would import every command for its help, and who presses TAB would wait for Faust."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
-    """Chaos experiments on GPU clusters: attributed, timed, and halted by themselves."""
+    """Chaos experiments on GPU clusters: attributed, timed, and halted by themselves.
+
+    Each command says with what it ends; docs/cli.md has them all.
+    """
     logs.configure(level="WARNING")
 
 
-def main(argv: list[str] | None = None) -> Any:
-    """Entry point of `gpuchaos`. A `UserError` is printed and ends with status 2; Ctrl-C with 130."""
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Entry point of `gpuchaos`: every way to end has its exit status, and none but a bug of ours a traceback."""
+    status = _status(argv)
     try:
-        return cli.main(args=argv, prog_name="gpuchaos", standalone_mode=True)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = NOBODY_READS
+        forget_stdout()
+    except OSError as error:
+        status = 2
+        forget_stdout()
+        click.echo(f"standard output: cannot be written: {error.strerror}; write somewhere else", err=True)
+    sys.exit(status)
+
+
+def _status(argv: list[str] | None) -> Any:
+    try:
+        status = cli.main(args=argv, prog_name="gpuchaos", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except UserError as error:
         click.echo(str(error), err=True)
-        sys.exit(2)
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except (_NobodyReadsError, BrokenPipeError):
+        forget_stdout()
+        return NOBODY_READS
+    except SystemExit as end:
+        return end.code
+    except OSError as error:
+        if error.filename is None and error.errno not in _NO_ROOM:
+            traceback.print_exc()
+            return 70
+        where = "standard output" if error.filename is None else str(error.filename)
+        click.echo(f"{where}: cannot be used: {error.strerror}; name another, or make it usable", err=True)
+        forget_stdout()
+        return 2
+    except Exception:  # noqa: BLE001  (a bug of ours must not end with the status of a failed experiment)
+        traceback.print_exc()
+        return 70
+    # click hands over the status of --help and --version, or what the command returned.
+    return status if isinstance(status, int) else 0
 
 
 if __name__ == "__main__":

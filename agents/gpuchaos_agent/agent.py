@@ -9,21 +9,21 @@ import logging
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from gpuchaos_agent import clock, config, environment, offline, slim, trial
+from gpuchaos_agent import clock, config, environment, offline, said, slim, traces, trial
 from gpuchaos_agent.collect import registry as collectors
 from gpuchaos_agent.inject import registry as faults
 from gpuchaos_agent.journal import Journal
 from gpuchaos_agent.lock import take
 from gpuchaos_agent.read import kinds
-from gpuchaos_agent.snapshot import Snapshot, Taken
-from gpuchaos_stream import __version__
+from gpuchaos_agent.snapshot import Snapshot
+from gpuchaos_stream import __version__, output
 from gpuchaos_stream.errors import UserError
-from gpuchaos_stream.events.codec import pack, unpack_full
 from gpuchaos_stream.observe import logs, tracing
 
 #: So long a start waits for what an earlier run left behind, seconds; what hangs must not keep a node unseen.
@@ -40,20 +40,33 @@ commands:
   capture OUT  what the collectors read here, as a file for a bug report that `read` understands
 
 Settings also come from GPUCHAOS_AGENT_... and the --config file, the broker's from KAFKA_... .
-exit status: 0 well, 1 something is left on the node, 2 bad input
+exit status:
+  0    well
+  1    something is left on the node
+  2    bad input, or no broker answers: the message says what to change
+  70   a fault of gpuchaos-agent itself, with its traceback
+  129, 130, 143   ended by a hang-up, Ctrl-C, SIGTERM; of inject: and everything is gone again
+  141  who read the output has gone (`| head`)
 """
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point. A `UserError` is printed and ends with status 2."""
+    """Entry point. A `UserError` is printed and ends with status 2; none but a bug of ours has a traceback."""
     options = _parser().parse_args(argv)
     try:
         status = _COMMANDS["once" if options.once or options.print else options.command](options)
+        sys.stdout.flush()
     except UserError as error:
         print(error, file=sys.stderr)  # noqa: T201
         status = 2
     except KeyboardInterrupt:
         status = 130
+    except BrokenPipeError:
+        output.forget_stdout()
+        status = output.NOBODY_READS
+    except Exception:  # noqa: BLE001  (a bug of ours must not read as "something is left on the node")
+        traceback.print_exc()
+        status = 70
     sys.exit(status)
 
 
@@ -65,8 +78,9 @@ def _run(options: argparse.Namespace) -> int:
     slim.few_heaps()
     settings = _settings(options)
     logs.configure(level=options.log_level.upper())
-    _take_back(settings)
-    tracing.configure("gpuchaos-agent")
+    taken_back = _take_back(settings)
+    tracing.configure(traces.SERVICE, instance=settings.node)
+    traces.Traces(cluster=settings.cluster, node=settings.node).undone(taken_back)
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # the bus says in our words when the broker is away
     structlog.contextvars.bind_contextvars(node=settings.node)
     agent = Agent(settings, kafka.load(settings.kafka, bootstrap_servers=options.bootstrap_servers))
@@ -80,8 +94,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0 if asyncio.run(work()) else 1
 
 
-def _take_back(settings: config.AgentSettings) -> None:
+def _take_back(settings: config.AgentSettings) -> list[offline.Outcome]:
     """What an earlier run left goes first: before keys, broker or collectors can keep this run from starting."""
+    outcomes: list[offline.Outcome] = []
     if settings.journal_dir.is_dir():
         lock = take(settings.state_dir)
         try:
@@ -93,13 +108,16 @@ def _take_back(settings: config.AgentSettings) -> None:
             }
             for reason, only in whose.items():
                 # What takes longer goes on beside the start, and the agent that starts sees to it.
-                offline.undo(journal, _strategies(settings), clock.now(), reason, only=only, within_s=_TAKE_BACK_S)
+                outcomes += offline.undo(
+                    journal, _strategies(settings), clock.now(), reason, only=only, within_s=_TAKE_BACK_S
+                )[0]
         finally:
             lock.close()
+    return outcomes
 
 
 def _once(options: argparse.Namespace) -> int:
-    """One frame of this machine, packed, unpacked, and printed as JSON with what could not be read."""
+    """One frame of this machine, packed, unpacked, and printed with what could not be read; as JSON for people, too."""
     settings = _settings(options)
     snapshot = Snapshot(collectors.build(settings.sources(keep_position=False), settings.collectors))
     try:
@@ -108,48 +126,12 @@ def _once(options: argparse.Namespace) -> int:
         taken = snapshot.take(time.time())
     finally:
         snapshot.close()
-    print(json.dumps(_readable(settings, taken, snapshot.errors), indent=2, allow_nan=False))  # noqa: T201
+    found = said.frame(settings, taken, snapshot.errors, _strategies(settings))
+    if options.output == "table":
+        print(json.dumps(found, indent=2, allow_nan=False))  # noqa: T201
+    else:
+        output.write([found], options.output)
     return 0
-
-
-def _readable(settings: config.AgentSettings, taken: Taken, errors: dict[str, int]) -> dict[str, Any]:
-    made = taken.frame(cluster=settings.cluster, cell=settings.cell, node=settings.node, boot="once", seq=0)
-    wire = pack(made)
-    frame = unpack_full(wire)
-    groups = [
-        {
-            "kind": group.kind,
-            "devices": [
-                {
-                    "id": device,
-                    **{name: values[at] for name, values in group.labels.items() if values[at]},
-                    **{metric: columns[number][at] for number, metric in enumerate(group.metrics)},
-                }
-                for at, device in enumerate(group.ids)
-            ],
-        }
-        for group, columns in zip(frame.layout.groups, frame.values, strict=True)
-    ]
-    head = frame.model_dump(include={"schema_version", "cluster", "cell", "node", "time", "clock_offset_s"})
-    return {
-        **head,
-        "wire_bytes": len(wire),
-        "numbers": frame.layout.width,
-        "absent": frame.absent,
-        "groups": groups,
-        "places": {
-            "gpus": [gpu.model_dump() for gpu in taken.places.gpus],
-            "ports": [port.model_dump() for port in taken.places.ports],
-            "jobs": list(taken.places.jobs),
-            "numa": list(taken.places.numa),
-        },
-        "facts": [{"fault": f.fault, "severity": f.severity, "evidence": f.evidence} for f in taken.facts],
-        "sources": taken.info,
-        "collectors_failed": errors,
-        "faults": {name: s.unavailable() or "possible" for name, s in _strategies(settings).items()},
-        # As it would be sent: of the schema of the telemetry topic.
-        "frame": frame.model_dump(mode="json"),
-    }
 
 
 def _undo(options: argparse.Namespace) -> int:
@@ -157,12 +139,17 @@ def _undo(options: argparse.Namespace) -> int:
     if not options.all and not options.forget:
         raise UserError("undo", "what is to be undone?", "write undo --all")
     if not settings.journal_dir.is_dir():
-        print(f"no journal in {settings.journal_dir}: nothing to undo")  # noqa: T201
+        if options.output == "table":
+            print(f"no journal in {settings.journal_dir}: nothing to undo")  # noqa: T201
         return 0
     journal = _journal(settings)
     if options.forget:
         return _forget(journal, options.forget)
     outcomes, damaged = offline.undo(journal, _strategies(settings), clock.now(), "undone by a person: undo --all")
+    status = 1 if damaged or any(item.problem is not None for item in outcomes) else 0
+    if options.output != "table":
+        output.write(said.undone(outcomes, damaged), options.output)
+        return status
     for item in outcomes:
         state = "undone" if item.problem is None else f"NOT UNDONE: {item.problem}"
         print(f"{item.entry.fault_id}  {item.entry.fault}  {item.entry.entity}  {state}")  # noqa: T201
@@ -174,7 +161,7 @@ def _undo(options: argparse.Namespace) -> int:
         )
     if not outcomes and not damaged:
         print("nothing to undo")  # noqa: T201
-    return 1 if damaged or any(item.problem is not None for item in outcomes) else 0
+    return status
 
 
 def _forget(journal: Journal, fault_id: str) -> int:
@@ -194,7 +181,11 @@ def _journal(settings: config.AgentSettings) -> Journal:
 
 
 def _faults(options: argparse.Namespace) -> int:
-    for name, strategy in _strategies(_settings(options)).items():
+    found = _strategies(_settings(options))
+    if options.output != "table":
+        output.write(said.faults(found), options.output)
+        return 0
+    for name, strategy in found.items():
         print(f"{name}: {strategy.layer}")  # noqa: T201
         print(f"  here           {strategy.unavailable() or 'possible'}")  # noqa: T201
         print(f"  certifies      {', '.join(strategy.certifies)}")  # noqa: T201
@@ -339,7 +330,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=10.0, help="with inject: how long it stands")
     parser.add_argument("--dry-run", action="store_true", help="with inject: print what would be done, and do nothing")
     parser.add_argument("--kind", help=f"with read: what the file is; guessed if not given: {', '.join(kinds.names())}")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with read: how to print")
+    parser.add_argument("-o", "--output", choices=output.FORMS, default="table", help=output.HELP)
     parser.add_argument("--version", action="version", version=f"gpuchaos-agent {__version__}")
     parser.add_argument("--once", action="store_true", help="read this machine once and end; needs no broker")
     parser.add_argument("--print", action="store_true", help="the same as --once: the frame is printed as JSON")

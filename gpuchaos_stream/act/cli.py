@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from gpuchaos_stream.commandline import Group, exits, output_option
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.command import Command, CommandKind
@@ -19,7 +20,8 @@ from gpuchaos_stream.events.envelope import BadMessageError, from_value
 from gpuchaos_stream.events.experiment import BreakerState
 from gpuchaos_stream.events.signing import Signer
 from gpuchaos_stream.experiments import client
-from gpuchaos_stream.experiments.cli import Connection, connection_options, key_option, output_option
+from gpuchaos_stream.experiments.cli import Connection, connection_options, key_option
+from gpuchaos_stream.output import Form, harmless, text
 
 #: Seconds to wait until the breaker has done what was asked.
 WAIT_S: Final = 30.0
@@ -28,21 +30,19 @@ _LONGEST_REASON: Final = 500
 _REASON = click.option("--reason", required=True, help="Why; kept with the breaker's state.")
 
 
-@click.group()
+@click.group(cls=Group)
 def breaker() -> None:
-    """The breaker: a latched stop of all new faults. It trips by itself; only a person resets it.
-
-    Exit status: 0 done (status: closed), 1 not done in time (status: tripped), 2 bad input.
-    """
+    """The breaker: a latched stop of all new faults. It trips by itself; only a person resets it."""
 
 
 @breaker.command()
 @output_option
 @connection_options
-def status(connection: Connection, output: str) -> None:
+@exits({0: "closed", 1: "tripped"})
+def status(connection: Connection, output: Form) -> None:
     """Show whether new faults may be injected, and why not."""
     state = asyncio.run(_status(connection))
-    click.echo(show(state, connection.cluster, output))
+    click.echo(show(state, connection.cluster, output), nl=False)
     sys.exit(1 if state is not None and state.tripped else 0)
 
 
@@ -51,7 +51,8 @@ def status(connection: Connection, output: str) -> None:
 @key_option
 @output_option
 @connection_options
-def reset(reason: str, key: Path | None, connection: Connection, output: str) -> None:
+@exits({0: "closed", 1: "sent, but not done within 30 s"})
+def reset(reason: str, key: Path | None, connection: Connection, output: Form) -> None:
     """Close the breaker, with the reason: what was wrong, and why it is over."""
     _order(CommandKind.RESET, reason, client.load_signer(key), connection, output)
 
@@ -61,7 +62,8 @@ def reset(reason: str, key: Path | None, connection: Connection, output: str) ->
 @key_option
 @output_option
 @connection_options
-def trip(reason: str, key: Path | None, connection: Connection, output: str) -> None:
+@exits({0: "tripped", 1: "sent, but not done within 30 s"})
+def trip(reason: str, key: Path | None, connection: Connection, output: Form) -> None:
     """Stop every experiment, undo its faults, and let none begin until the reset."""
     _order(CommandKind.STOP_ALL, reason, client.load_signer(key), connection, output)
 
@@ -96,11 +98,11 @@ def latest_breaker(values: Iterable[bytes | None], cluster: str) -> BreakerState
     return found
 
 
-def show(state: BreakerState | None, cluster: str, output: str) -> str:
-    """The breaker for a person, or as JSON. None is a breaker that never tripped."""
+def show(state: BreakerState | None, cluster: str, output: Form) -> str:
+    """The breaker for a person, or in another form. None is a breaker that never tripped."""
     state = state or BreakerState(id="breaker", time=0.0, cluster=cluster)
-    if output == "json":
-        return state.model_dump_json()
+    if output != "table":
+        return text(state, output)
     lines = [f"breaker of {cluster}: {'TRIPPED, no new fault may begin' if state.tripped else 'closed'}"]
     if state.tripped:
         lines.append(f"  since {_stamp(state.since)}: {state.cause}")
@@ -109,15 +111,15 @@ def show(state: BreakerState | None, cluster: str, output: str) -> str:
         lines.append(f"  new faults wait until {_stamp(state.frozen_until)}")
     if state.reset_reason:
         lines.append(f"  last reset by {state.reset_by}: {state.reset_reason}")
-    return "\n".join(lines)
+    return "".join(f"{harmless(line)}\n" for line in lines)
 
 
-def _order(kind: CommandKind, reason: str, signer: Signer, connection: Connection, output: str) -> None:
+def _order(kind: CommandKind, reason: str, signer: Signer, connection: Connection, output: Form) -> None:
     order(kind, connection.cluster, reason, now=0.0, before=None)  # a bad reason is said before anything is opened
     state = asyncio.run(_send(kind, reason, signer, connection))
     if state is None:
         raise click.ClickException(f"sent, but the breaker did not change within {WAIT_S:g} s: is a worker running?")
-    click.echo(show(state, connection.cluster, output))
+    click.echo(show(state, connection.cluster, output), nl=False)
 
 
 async def _status(connection: Connection) -> BreakerState | None:

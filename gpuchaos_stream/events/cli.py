@@ -6,39 +6,50 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
+from gpuchaos_stream.commandline import Group, exits, output_option
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import Role
 from gpuchaos_stream.events.schema import incompatible, schemas, text
 from gpuchaos_stream.events.signing import KeyRing, Signer
+from gpuchaos_stream.output import Form, table, write
 
 #: How long an old key is believed after a rotation, seconds: agents read their ring anew within it.
 OVERLAP_S = 7 * 24 * 3600.0
 
 
 @click.command()
-@click.option("--write", type=click.Path(path_type=Path, file_okay=False), help="write one file per topic there")
-@click.option("--check", type=click.Path(path_type=Path, exists=True), help="compare with the files there")
-def schema(write: Path | None, check: Path | None) -> None:
-    """The contract as JSON Schema: print it, write it, or compare it with an older one.
-
-    With --check the exit status is 1 if a change is incompatible, 0 otherwise.
-    """
+@click.option(
+    "--write", "folder", type=click.Path(path_type=Path, file_okay=False), help="write one file per topic there"
+)
+@click.option(
+    "--check", type=click.Path(path_type=Path, exists=True, file_okay=False), help="compare with the files there"
+)
+@exits({1: "with --check: a change is incompatible"})
+def schema(folder: Path | None, check: Path | None) -> None:
+    """The contract as JSON Schema: print it, write it, or compare it with an older one."""
     current = schemas()
-    if write is not None:
-        write.mkdir(parents=True, exist_ok=True)
-        for name, body in current.items():
-            (write / f"{name}.json").write_text(text(body))
-        click.echo(f"{len(current)} schemas in {write}/")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, body in current.items():
+                (folder / f"{name}.json").write_text(text(body))
+        except OSError as error:
+            raise UserError(str(folder), f"cannot be written ({error.strerror})", "name a folder of yours") from error
+        click.echo(f"{len(current)} schemas in {folder}/")
     elif check is not None:
         problems = []
-        for path in sorted(check.glob("*.json")):
+        found = sorted(check.glob("*.json"))
+        if not found:
+            raise UserError(str(check), "no schema is in it", "write one there: gpuchaos schema --write FOLDER")
+        for path in found:
             if path.stem not in current:
                 problems.append(f"{path.stem}: is gone")
                 continue
-            problems += [f"{path.stem}: {p}" for p in incompatible(json.loads(path.read_text()), current[path.stem])]
+            problems += [f"{path.stem}: {p}" for p in incompatible(_schema(path), current[path.stem])]
         for problem in problems:
             click.echo(problem)
         sys.exit(1 if problems else 0)
@@ -46,7 +57,19 @@ def schema(write: Path | None, check: Path | None) -> None:
         click.echo(json.dumps(current, indent=2, sort_keys=True))
 
 
-@click.group()
+def _schema(path: Path) -> Any:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            str(path), f"is no schema ({error})", "write it anew: gpuchaos schema --write FOLDER"
+        ) from error
+    if not isinstance(found, dict):
+        raise UserError(str(path), "is no schema", "write it anew: gpuchaos schema --write FOLDER")
+    return found
+
+
+@click.group(cls=Group)
 def keys() -> None:
     """Make, rotate and list the keys that sign commands."""
 
@@ -55,15 +78,15 @@ _DIR = click.option(
     "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), default=Path("keys"), show_default=True
 )
 _ROLE = click.option("--role", type=click.Choice([r.value for r in Role]), required=True)
-_OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 
 
 @keys.command()
 @_DIR
 @_ROLE
 @click.option("--owner", default="", help="who holds it; shown in the ring")
-@_OUTPUT
-def make(directory: Path, role: str, owner: str, output: str) -> None:
+@output_option
+@exits()
+def make(directory: Path, role: str, owner: str, output: Form) -> None:
     """Make a key for ROLE and add its public half to the ring in DIR/keyring.json."""
     target = directory / f"{role}.json"
     if target.exists():
@@ -76,8 +99,9 @@ def make(directory: Path, role: str, owner: str, output: str) -> None:
 @_ROLE
 @click.option("--owner", default="", help="who holds it; shown in the ring")
 @click.option("--overlap", type=float, default=OVERLAP_S, help="seconds that the old key is still believed")
-@_OUTPUT
-def rotate(directory: Path, role: str, owner: str, overlap: float, output: str) -> None:
+@output_option
+@exits()
+def rotate(directory: Path, role: str, owner: str, overlap: float, output: Form) -> None:
     """Replace the key of ROLE: the old one stays believed for a while, so that nothing in flight is refused."""
     import time  # noqa: PLC0415  (an edge: this is where time enters)
 
@@ -96,27 +120,32 @@ def rotate(directory: Path, role: str, owner: str, overlap: float, output: str) 
 
 @keys.command("list")
 @_DIR
-@_OUTPUT
-def list_keys(directory: Path, output: str) -> None:
+@output_option
+@exits()
+def list_keys(directory: Path, output: Form) -> None:
     """The public keys that are believed."""
     path = directory / "keyring.json"
     if not path.exists():
         raise UserError(str(path), "there is no key ring", "make one with `gpuchaos keys make`, or name its --dir")
-    for key in _ring(directory).keys:
-        if output == "json":
-            click.echo(key.model_dump_json())
-        else:
-            click.echo(f"{key.key_id}  {key.role:<8}  {_until(key.not_after)}  {key.owner}")
+    found = _ring(directory).keys
+    if output == "table":
+        rows = [(key.key_id, key.role.value, _until(key.not_after), key.owner) for key in found]
+        table(("key", "role", "believed", "owner"), rows)
+    else:
+        write(found, output)
 
 
-def _issue(directory: Path, role: Role, owner: str, ring: KeyRing, output: str) -> None:
+def _issue(directory: Path, role: Role, owner: str, ring: KeyRing, output: Form) -> None:
     signer = Signer.generate(role)
     trusted = signer.trusted(owner=owner)
-    # The ring first: a key that signs before it is believed would be refused everywhere.
-    ring.with_key(trusted).save(directory / "keyring.json")
-    signer.save(directory / f"{role}.json")
-    if output == "json":
-        click.echo(trusted.model_dump_json())
+    try:
+        # The ring first: a key that signs before it is believed would be refused everywhere.
+        ring.with_key(trusted).save(directory / "keyring.json")
+        signer.save(directory / f"{role}.json")
+    except OSError as error:
+        raise UserError(str(directory), f"cannot be written ({error.strerror})", "name a --dir of yours") from error
+    if output != "table":
+        write([trusted], output)
     else:
         click.echo(f"{directory / f'{role}.json'}: {signer.key_id} (private: keep it)")
         click.echo(f"{directory / 'keyring.json'}: public keys, for every agent and worker")

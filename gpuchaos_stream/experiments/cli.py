@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from gpuchaos_stream.commandline import Group, exits, output_option
 from gpuchaos_stream.errors import UserError, UserErrors, nearest
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
 from gpuchaos_stream.experiments import client, show
 from gpuchaos_stream.experiments.load import load
+from gpuchaos_stream.output import Form, forget_stdout, text, write
 from gpuchaos_stream.stream.options import cluster_option, hush_kafka_client, kafka_options
 
 if TYPE_CHECKING:
@@ -73,19 +75,6 @@ def connection_options(command: Decorated) -> Decorated:
     return cluster_option(kafka_options(wrapped))  # type: ignore[return-value]
 
 
-def output_option(command: Decorated) -> Decorated:
-    """Adds -o table|json; json is one object a line."""
-    option = click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="json: one object a line.",
-    )
-    return option(command)
-
-
 key_option = click.option(
     "--key",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -95,7 +84,7 @@ key_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def experiment() -> None:
     """Check, run, stop and follow experiments."""
 
@@ -103,8 +92,9 @@ def experiment() -> None:
 @experiment.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @output_option
-def check_files(files: tuple[Path, ...], output: str) -> None:
-    """Check experiment files; nothing is sent. Exit status: 0 all fine, 2 a mistake (file, line, fix)."""
+@exits({0: "all fine", 2: "a mistake in one of them (file, line, fix)"})
+def check_files(files: tuple[Path, ...], output: Form) -> None:
+    """Check experiment files; nothing is sent."""
     bad = False
     for file in files:
         try:
@@ -112,18 +102,16 @@ def check_files(files: tuple[Path, ...], output: str) -> None:
         except UserError as error:
             bad = True
             for item in error.errors if isinstance(error, UserErrors) else (error,):
-                if output == "json":
-                    click.echo(
-                        show.as_json({"ok": False, "where": item.where, "problem": item.problem, "fix": item.fix})
-                    )
-                else:
+                if output == "table":
                     click.echo(str(item), err=True)
+                else:
+                    write([{"ok": False, "where": item.where, "problem": item.problem, "fix": item.fix}], output)
         else:
             summary = f"{plan.fault.name} on {', '.join(plan.targets.entities)} for {plan.duration:g} s"
-            if output == "json":
-                click.echo(show.as_json({"ok": True, "where": str(file), "name": plan.name, "summary": summary}))
-            else:
+            if output == "table":
                 click.echo(f"{file}: ok: {plan.name}: {summary}")
+            else:
+                write([{"ok": True, "where": str(file), "name": plan.name, "summary": summary}], output)
     if bad:
         sys.exit(2)
 
@@ -135,14 +123,17 @@ def check_files(files: tuple[Path, ...], output: str) -> None:
 @key_option
 @connection_options
 @output_option
+@exits(
+    {
+        0: "passed (or, with --no-wait, sent)",
+        1: "failed, halted, stopped or void",
+        130: "interrupted (Ctrl-C): the experiment is stopped, its faults are undone",
+    }
+)
 def run(
-    file: Path, *, wait: bool, experiment_id: str | None, key: Path | None, connection: Connection, output: str
+    file: Path, *, wait: bool, experiment_id: str | None, key: Path | None, connection: Connection, output: Form
 ) -> None:
-    """Run the experiment in FILE.
-
-    Exit status: 0 passed (or, with --no-wait, sent); 1 failed, halted, stopped or void; 2 bad input;
-    130 interrupted (Ctrl-C), after which the experiment is stopped and its faults are undone.
-    """
+    """Run the experiment in FILE, and print each change of it."""
     plan = load(file)
     signer = client.load_signer(key)
     start = client.start_command(plan, cluster=connection.cluster, experiment_id=experiment_id)
@@ -155,12 +146,13 @@ def run(
             if not wait:
                 return None
             silent = asyncio.get_running_loop().call_later(SILENT_S, _say_silent, connection.cluster)
+            changes = _Changes(output)
             try:
                 async for state in client.follow(aiter(records), connection.cluster):
                     if state.id != name:
                         continue
                     silent.cancel()
-                    click.echo(_change(state, output))
+                    changes.say(state)
                     if state.status is Status.FINISHED:
                         return state
             except asyncio.CancelledError:
@@ -187,19 +179,17 @@ def run(
 @click.option("--reason", required=True, help="Why; it is kept with the experiment.")
 @key_option
 @connection_options
+@exits({0: "taken, or it was over", 1: "sent, but no worker says within 10 s that it stops"})
 def stop(experiment_id: str, *, reason: str, key: Path | None, connection: Connection) -> None:
-    r"""Stop a running experiment: its faults are undone at once.
+    """Stop a running experiment: its faults are undone at once.
 
     The control plane is told, and each agent concerned as well, so that this works without a worker.
-
-    \b
-    Exit status: 0 taken; 1 sent, but no worker says within 10 s that it stops; 2 bad input.
     """
     signer = client.load_signer(key)
 
     async def go() -> str:
         async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
-            state = _find(await client.states(bus, connection.cluster), experiment_id)
+            state = find(await client.states(bus, connection.cluster), experiment_id)
             if state.status in _PAST_STOPPING:
                 return f"was over or ending already: {state.status}"
             await client.stop(bus, signer, state, reason)
@@ -227,46 +217,52 @@ def stop(experiment_id: str, *, reason: str, key: Path | None, connection: Conne
 @click.option("--all-clusters", is_flag=True, help="Not only those of --cluster.")
 @connection_options
 @output_option
-def list_all(*, all_clusters: bool, connection: Connection, output: str) -> None:
+@exits()
+def list_all(*, all_clusters: bool, connection: Connection, output: Form) -> None:
     """List experiments, oldest first."""
     found = _run(_states(connection, every=all_clusters))
-    if output == "json":
-        for state in found:
-            click.echo(show.as_json(state))
-    else:
+    if output == "table":
         show.table(found, sys.stdout)
+    else:
+        write(found, output)
 
 
 @experiment.command("show")
 @click.argument("experiment_id")
 @connection_options
 @output_option
-def show_one(experiment_id: str, *, connection: Connection, output: str) -> None:
+@exits({2: "there is no such experiment, or bad input"})
+def show_one(experiment_id: str, *, connection: Connection, output: Form) -> None:
     """Show one experiment: faults, recovery times against their objectives, blast radius, halts."""
-    state = _find(_run(_states(connection)), experiment_id)
-    if output == "json":
-        click.echo(show.as_json(state))
-    else:
+    state = find(_run(_states(connection)), experiment_id)
+    if output == "table":
         show.page(state, sys.stdout)
+    else:
+        write([state], output)
 
 
 @experiment.command()
 @click.argument("experiment_id", required=False)
 @connection_options
 @output_option
-def watch(experiment_id: str | None, *, connection: Connection, output: str) -> None:
-    """Print each change as it happens: of one experiment until it is finished, or of all until Ctrl-C."""
+@exits()
+def watch(experiment_id: str | None, *, connection: Connection, output: Form) -> None:
+    """Print each state as it comes: of one experiment until it is finished, or of all until Ctrl-C.
+
+    json and yaml are whole states, as they stand in Kafka. `gpuchaos watch` is the view for people.
+    """
 
     async def go() -> None:
+        changes = _Changes(output, must_be_read=True)
         async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
             states = await client.states(bus, connection.cluster)
-            for state in states if experiment_id is None else [_find(states, experiment_id)]:
-                click.echo(_change(state, output))
+            for state in states if experiment_id is None else [find(states, experiment_id)]:
+                changes.say(state)
                 if experiment_id and state.status is Status.FINISHED:
                     return
             async for state in client.follow(aiter(records), connection.cluster):
                 if experiment_id in (None, state.id):
-                    click.echo(_change(state, output))
+                    changes.say(state)
                     if experiment_id and state.status is Status.FINISHED:
                         return
 
@@ -288,7 +284,12 @@ async def _states(connection: Connection, *, every: bool = False) -> list[Experi
         return await client.states(bus, None if every else connection.cluster)
 
 
-def _find(states: list[ExperimentState], experiment_id: str) -> ExperimentState:
+def find(states: list[ExperimentState], experiment_id: str) -> ExperimentState:
+    """The experiment of that id.
+
+    Raises:
+        UserError: there is none.
+    """
     for state in states:
         if state.id == experiment_id:
             return state
@@ -296,8 +297,32 @@ def _find(states: list[ExperimentState], experiment_id: str) -> ExperimentState:
     raise UserError(f"experiment {experiment_id}", "there is none of that id in this cluster", fix)
 
 
-def _change(state: ExperimentState, output: str) -> str:
-    return show.as_json(state) if output == "json" else show.line(state)
+class _Changes:
+    """Prints states as they come. In a table, which has no numbers that only move, a line is not said twice.
+
+    Unless it `must_be_read`, a reader that has gone ends nothing: whoever runs an experiment wants its verdict.
+    """
+
+    def __init__(self, output: Form, *, must_be_read: bool = False) -> None:
+        self._output = output
+        self._must_be_read = must_be_read
+        self._said: dict[str, str] = {}
+
+    def say(self, state: ExperimentState) -> None:
+        if self._output == "table":
+            news = show.news(state)
+            if self._said.get(state.id) == news:
+                return
+            self._said[state.id] = news
+            shown = show.line(state) + "\n"
+        else:
+            shown = text(state, self._output)
+        try:
+            click.echo(shown, nl=False)
+        except BrokenPipeError:
+            if self._must_be_read:
+                raise
+            forget_stdout()
 
 
 def _say_silent(cluster: str) -> None:

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.trace import SpanKind
+
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.base import stable_id
@@ -111,7 +113,13 @@ async def stop(bus: Bus, signer: Signer, state: ExperimentState, reason: str) ->
 
 async def send(bus: Bus, signer: Signer, command: Command) -> None:
     """Signs and sends, as the root of a trace; returns when the broker has it."""
-    span = tracing.start(f"{command.kind.value} experiment", experiment_id=command.experiment_id)
+    tracing.configure("gpuchaos")
+    span = tracing.start(
+        f"{command.kind.value} experiment",
+        kind=SpanKind.PRODUCER,
+        experiment_id=command.experiment_id,
+        **tracing.messaging(topics.COMMANDS.name, "send"),
+    )
     source = f"/operator/{command.issued_by or signer.key_id}"
     try:
         await bus.send(command_record(command, signer, source=source, traceparent=tracing.root(span)))

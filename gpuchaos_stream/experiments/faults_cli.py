@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -11,40 +10,41 @@ from typing import Any, Final
 
 import click
 
+from gpuchaos_stream.commandline import Group, exits, output_option
 from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.envelope import BadMessageError, from_value
 from gpuchaos_stream.events.node import NodeInfo
 from gpuchaos_stream.experiments import parameters
-from gpuchaos_stream.experiments.cli import Connection, connection_options, output_option
+from gpuchaos_stream.experiments.cli import Connection, connection_options
 from gpuchaos_stream.experiments.faults import FAULTS, FaultKind
 from gpuchaos_stream.experiments.safety import PROTECTED_LABEL
+from gpuchaos_stream.output import Form, text
 
 _WIDTH: Final = 120
 _INDENT: Final = 16
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @output_option
 @click.pass_context
-def faults(context: click.Context, output: str) -> None:
+@exits()
+def faults(context: click.Context, output: Form) -> None:
     """List every fault: the layer that it reaches, what it certifies and what never, its needs and parameters."""
     if context.invoked_subcommand is not None:
         return
     for kind in FAULTS.values():
         for row in rows(kind):
-            click.echo(json.dumps(row) if output == "json" else _page(row))
+            click.echo(_page(row) + "\n" if output == "table" else text(row, output), nl=False)
 
 
 @faults.command("check")
 @click.option("--node", help="Only this node.")
 @connection_options
 @output_option
-def check_nodes(node: str | None, connection: Connection, output: str) -> None:
-    """Say for each node which faults are possible there, and why the others are not.
-
-    Exit status: 0; 1 if one of the nodes can suffer none; 2 if no node, or not this one, has reported.
-    """
+@exits({1: "one of the nodes can suffer none", 2: "no node, or not this one, has reported; or bad input"})
+def check_nodes(node: str | None, connection: Connection, output: Form) -> None:
+    """Say for each node which faults are possible there, and why the others are not."""
     found = {info.node: info for info in asyncio.run(_nodes(connection))}
     if node is not None and node not in found:
         raise UserError(f"node {node}", f"cluster {connection.cluster!r} has not heard of it", nearest(node, found))
@@ -53,7 +53,7 @@ def check_nodes(node: str | None, connection: Connection, output: str) -> None:
     shown = [found[name] for name in ([node] if node is not None else sorted(found))]
     for info in shown:
         for line in _of_node(info, output):
-            click.echo(line)
+            click.echo(line, nl=False)
     sys.exit(0 if all(info.faults_possible for info in shown) else 1)
 
 
@@ -77,7 +77,7 @@ def _page(row: dict[str, Any]) -> str:
     form = "".join(f" {name}={value}" for name, value in row["form"].items())
     lines = [f"{row['fault']}{form}" + ("" if row["available"] else "  (not yet available)")]
     aimed = " or ".join(f"{target}/NODE" + ("" if target == "node" else "/ID") for target in row["targets"])
-    for name, text in (
+    for name, said in (
         ("reaches", row["layer"]),
         ("aimed at", aimed),
         ("certifies", ", ".join(row["certifies"])),
@@ -86,21 +86,21 @@ def _page(row: dict[str, Any]) -> str:
         ("parameters", ", ".join(row["parameters"]) or "none"),
     ):
         first = f"  {name}".ljust(_INDENT + 2) + " "
-        lines += textwrap.wrap(text or "-", _WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
+        lines += textwrap.wrap(said or "-", _WIDTH, initial_indent=first, subsequent_indent=" " * len(first))
     return "\n".join(lines) + "\n"
 
 
-def _of_node(info: NodeInfo, output: str) -> Iterable[str]:
+def _of_node(info: NodeInfo, output: Form) -> Iterable[str]:
     protected = info.labels.get(PROTECTED_LABEL, "").lower() == "true"
-    if output == "json":
+    if output != "table":
         body = {"possible": info.faults_possible, "impossible": info.faults_impossible, "protected": protected}
-        yield json.dumps({"node": info.node, **body})
+        yield text({"node": info.node, **body}, output)
         return
-    yield f"{info.node}  agent {info.agent_version or '-'}" + "  PROTECTED: no target of any plan" * protected
+    yield f"{info.node}  agent {info.agent_version or '-'}" + "  PROTECTED: no target of any plan" * protected + "\n"
     names = [*info.faults_possible, *info.faults_impossible]
     width = max(map(len, names), default=0)
     for name in sorted(names):
-        yield f"  {name.ljust(width)}  {info.faults_impossible.get(name, 'possible')}"
+        yield f"  {name.ljust(width)}  {info.faults_impossible.get(name, 'possible')}\n"
 
 
 async def _nodes(connection: Connection) -> list[NodeInfo]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
+from gpuchaos_stream import output
 from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState
-from gpuchaos_stream.events.incident import LEVELS, RecoveryRecord
+from gpuchaos_stream.events.incident import LEVELS
 
 _COLUMNS: Final = ("experiment", "fault", "status", "verdict", "ttd", "ttm", "ttr", "hurt", "owner", "started")
 #: Verdict → colour on a terminal.
@@ -18,19 +18,7 @@ _COLOURS: Final = {"passed": "green", "failed": "red", "halted": "yellow", "stop
 def table(states: Sequence[ExperimentState], out: TextIO) -> None:
     """All states, one a row."""
     rows = [_row(state) for state in states]
-    if not out.isatty():
-        widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
-        for row in [_COLUMNS, *rows]:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            out.write("  ".join(cells).rstrip() + "\n")
-        return
-    from rich.console import Console  # noqa: PLC0415  (only a terminal pays for it)
-    from rich.table import Table  # noqa: PLC0415
-
-    drawn = Table(*_COLUMNS, box=None, pad_edge=False)
-    for state, row in zip(states, rows, strict=True):
-        drawn.add_row(*row, style=_COLOURS.get(str(state.verdict), ""))
-    Console(file=out).print(drawn)
+    output.table(_COLUMNS, rows, out, styles=[_COLOURS.get(str(state.verdict), "") for state in states])
 
 
 def page(state: ExperimentState, out: TextIO) -> None:
@@ -43,7 +31,7 @@ def page(state: ExperimentState, out: TextIO) -> None:
         ("reason", state.reason or "-"),
         ("started", stamp(state.started)),
         ("finished", stamp(state.finished)),
-        *((name, _against(state.recovery, name)) for name in ("ttd", "ttm", "ttr")),
+        *((name, _against(state, name)) for name in ("ttd", "ttm", "ttr")),
         ("confirmed", _seconds(state.recovery.confirm)),
         ("unknown", _seconds(state.recovery.unknown_s)),
         ("clock skew", _seconds(state.recovery.skew_s)),
@@ -59,22 +47,22 @@ def page(state: ExperimentState, out: TextIO) -> None:
     )
     lines.extend((f"halt {h.cause}", f"{h.state}{' (dry run)' * h.dry_run}: {h.reason}") for h in state.halts)
     width = max(len(name) for name, _ in lines)
-    out.writelines(f"{name.ljust(width)}  {value}\n" for name, value in lines)
+    out.writelines(f"{name.ljust(width)}  {output.harmless(value)}\n" for name, value in lines)
 
 
 def line(state: ExperimentState) -> str:
     """One change, for a running log."""
+    return f"{stamp(state.time)} {news(state)}"
+
+
+def news(state: ExperimentState) -> str:
+    """What a change says, without its time: the same text, nothing new."""
     there = sum(fault.injected is not None and fault.undone is None for fault in state.faults)
-    parts = [stamp(state.time), state.id, str(state.status) + (f":{state.verdict}" if state.verdict else "")]
+    parts = [state.id, str(state.status) + (f":{state.verdict}" if state.verdict else "")]
     parts.append(f"faults={there}/{len(state.faults)}")
     parts.extend(f"{name}={_seconds(getattr(state.recovery, name))}" for name in ("ttd", "ttm", "ttr"))
     parts.append(f"hurt={_hurt(state)}")
-    return " ".join(parts) + (f"  {state.reason}" if state.reason else "")
-
-
-def as_json(value: ExperimentState | dict[str, Any]) -> str:
-    """One object on one line."""
-    return value.model_dump_json() if isinstance(value, ExperimentState) else json.dumps(value)
+    return output.harmless(" ".join(parts) + (f"  {state.reason}" if state.reason else ""))
 
 
 def stamp(time: float | None) -> str:
@@ -116,9 +104,10 @@ def _hurt(state: ExperimentState) -> str:
     return ",".join(parts).replace(" ", ":") or "0"
 
 
-def _against(recovery: RecoveryRecord, name: str) -> str:
+def _against(state: ExperimentState, name: str) -> str:
+    recovery = state.recovery
     value, objective, met = getattr(recovery, name), recovery.objectives.get(name), recovery.met.get(name)
-    said = {True: "met", False: "missed", None: "open"}[met]
+    said = {True: "met", False: "missed", None: "open" if state.finished is None else "not measured"}[met]
     how = " (the work moved off it)" if name == "ttm" and recovery.mitigated_by == "moved" else ""
     how = " (absorbed: no check went out of tolerance)" if name == "ttr" and value == 0 else how
     return _seconds(value) + (f" of {objective:g} s, {said}" if objective is not None else "") + how

@@ -5,7 +5,7 @@ Each trigger has one condition over the run, its plan, the time, and what the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -144,17 +144,23 @@ def void_reason(run: Run, trigger: Trigger, view: View) -> str:
     if trigger is Trigger.UNSTEADY and run.id in view.blind:
         return "no steady state to begin with (a target sends no telemetry)"
     if trigger is Trigger.UNSTEADY:
-        asked = {check.name for check in run.plan.steady_state.checks} if run.plan is not None else set[str]()
-        said = view.steady.get(run.id, {})
-        bad = sorted(name for name, state in said.items() if state is not CheckState.OK and name in asked)
-        return (
-            f"frozen: {view.frozen}"
-            if view.frozen
-            else f"no steady state to begin with ({', '.join(bad) or 'unknown'})"
-        )
+        if view.frozen:
+            return f"frozen: {view.frozen}"
+        return f"no steady state to begin with ({_each(_not_ok(run, view)) or 'unknown'})"
     if trigger is Trigger.NOTHING_INJECTED:
         return "no fault took effect: " + _each(f"{f.entity} {f.phase}: {f.reason}" for f in run.state.faults)
     return ""
+
+
+def _not_ok(run: Run, view: View) -> Iterator[str]:
+    """The checks that are not in tolerance. Where nothing is known, of what: mostly its name is wrong."""
+    said = view.steady.get(run.id, {})
+    for check in sorted(run.plan.steady_state.checks, key=lambda each: each.name) if run.plan is not None else ():
+        state = said.get(check.name)
+        if state is CheckState.UNKNOWN and check.reading is not None:
+            yield f"{check.name}: no value of {check.reading.of}; is the name right, and does an agent report it?"
+        elif state is not None and state is not CheckState.OK:
+            yield check.name
 
 
 def sentence(run: Run, trigger: Trigger) -> str:

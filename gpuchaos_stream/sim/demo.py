@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 import yaml
 
+from gpuchaos_stream.commandline import exits
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.command import Role
@@ -57,11 +58,12 @@ LEAST_NODES: Final = 64
 @click.option("--nodes", default=LEAST_NODES, show_default=True, help="Simulated nodes, in 4 cells.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the simulation.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for recording and logs  [default: a new one]")
+@exits({0: "each experiment ended as it must", 1: "one did not"})
 def demo(broker: Kind, fast: bool, nodes: int, seed: int, out: Path | None) -> None:
     """Run three experiments on a broker, a worker, a real agent on this machine and a simulated cluster.
 
     The first hangs a real process here and recovers; the second spreads past its limit and is halted; during the
-    third an unrelated GPU really fails and is told apart. Exit status 0 only if each ends as it must.
+    third an unrelated GPU really fails and is told apart.
     """
     if nodes < LEAST_NODES:
         raise UserError("gpuchaos demo", f"--nodes {nodes}", f"the experiments need at least {LEAST_NODES}")

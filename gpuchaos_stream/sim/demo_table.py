@@ -11,6 +11,7 @@ import click
 
 from gpuchaos_stream.events.experiment import ExperimentState, Halt, Verdict
 from gpuchaos_stream.events.incident import LEVELS, Incident
+from gpuchaos_stream.output import coloured, console
 from gpuchaos_stream.sim.scenarios import FAILING_GPU, touches
 
 #: Verdict → colour on a terminal.
@@ -34,8 +35,9 @@ class Narrator:
 
     def say(self, text: str, colour: str | None = None) -> None:
         """One line."""
-        stamp = click.style(f"{self.elapsed:6.1f} s", dim=True) if sys.stdout.isatty() else f"{self.elapsed:6.1f} s"
-        click.echo(f"{stamp}  {click.style(text, fg=colour) if colour and sys.stdout.isatty() else text}")
+        stamp, wanted = f"{self.elapsed:6.1f} s", coloured(sys.stdout)
+        stamp = click.style(stamp, dim=True) if wanted else stamp
+        click.echo(f"{stamp}  {click.style(text, fg=colour) if colour and wanted else text}")
 
     def experiment(self, state: ExperimentState) -> None:
         """What is new in an experiment's state."""
@@ -77,13 +79,12 @@ def show(states: Sequence[ExperimentState | None], titles: Sequence[str]) -> Non
 
 
 def _draw(rows: list[list[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415  (only a terminal pays for it)
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415  (only a terminal pays for it)
 
     table = Table(*rows[0], header_style="bold", pad_edge=False)
     for row in rows[1:]:
         table.add_row(*row)
-    Console().print(table)
+    console(sys.stdout).print(table)
 
 
 def _facts(state: ExperimentState | None) -> dict[str, str]:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import docs_alerts
+import docs_cli
 import docs_metrics
+import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -22,6 +24,7 @@ from gpuchaos_agent import metrics as agent_metrics
 from gpuchaos_agent.collect.registry import collectors as all_collectors
 from gpuchaos_agent.config import PREFIX as AGENT_PREFIX
 from gpuchaos_agent.config import AgentSettings
+from gpuchaos_agent.hardware import ROWS
 from gpuchaos_agent.read.guess import known as known_kinds
 from gpuchaos_stream.detect.config import JOB_SUMMARY, SUMMARY
 from gpuchaos_stream.events.metrics import METRICS
@@ -36,6 +39,7 @@ from gpuchaos_stream.observe import metrics as control_metrics
 from gpuchaos_stream.stream import watchdog
 from gpuchaos_stream.stream.settings import PREFIX as KAFKA_PREFIX
 from gpuchaos_stream.stream.settings import KafkaSettings
+from gpuchaos_stream.web import metrics as serving
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -233,6 +237,11 @@ def watchdog_metrics() -> str:
     return table(docs_metrics.HEAD, docs_metrics.exported(watchdog))
 
 
+def serve_metrics() -> str:
+    """Those of `gpuchaos serve`."""
+    return table(docs_metrics.HEAD, docs_metrics.exported(serving))
+
+
 def notify_metrics() -> str:
     """Those of `gpuchaos notify`."""
     return table(docs_metrics.HEAD, docs_metrics.exported(notifications))
@@ -253,6 +262,25 @@ def dcgm_metrics() -> str:
     return table(docs_metrics.DCGM_HEAD, docs_metrics.of_dcgm())
 
 
+def hardware_metrics() -> str:
+    """What an agent exports under OpenTelemetry's names."""
+    rows = (
+        (
+            code(row.name),
+            row.instrument,
+            row.unit,
+            ", ".join(code(f"{name}={value}") for name, value in row.attributes.items()) or _sensor(row.sensor),
+            f"{row.kind}: {row.source}",
+        )
+        for row in ROWS
+    )
+    return table(("metric", "instrument", "unit", "attributes", "made of"), rows)
+
+
+def _sensor(sensor: str) -> str:
+    return code(f"hw.sensor_location={sensor}") if sensor else ""
+
+
 def series() -> str:
     """How many series there are at most."""
     return table(docs_metrics.SERIES_HEAD, docs_metrics.series((control_metrics, watchdog), agent_metrics))
@@ -268,8 +296,40 @@ def alerts() -> str:
     return table(docs_alerts.ALERTS_HEAD, docs_alerts.alerts())
 
 
+def commands() -> str:
+    """Every command of `gpuchaos`."""
+    return docs_cli.reference()
+
+
+def exit_statuses() -> str:
+    """What an exit status means in every command."""
+    return docs_cli.statuses()
+
+
+def agent_options() -> str:
+    """The options of `gpuchaos-agent`."""
+    return docs_cli.agent_options()
+
+
+def helm_needs() -> str:
+    """What the chart gives the agent for each collector and fault."""
+    needs = yaml.safe_load((ROOT / "helm/gpuchaos-stream/files/needs.yaml").read_text())
+    rows = []
+    for name, row in [*needs["collectors"].items(), *needs["faults"].items()]:
+        for form, wants in row.get("forms", {"": row}).items():
+            host = [word for key, word in (("hostNetwork", "network"), ("hostPID", "process ids")) if wants.get(key)]
+            rights = [code(right) for right in wants.get("capabilities", ())]
+            rights += ["seccomp `Unconfined`"] if "seccomp" in wants else []
+            why = "; ".join([wants.get("reason", ""), *wants.get("capabilities", {}).values()]).removeprefix("; ")
+            kind = "collector" if name in needs["collectors"] else "fault"
+            given = ["`privileged`"] if wants.get("privileged") else rights
+            rows.append((kind, code(f"{name}/{form}" if form else name), ", ".join(host), ", ".join(given), why))
+    return table(("", "enabled", "of the node", "rights", "why"), rows)
+
+
 #: Name in the mark → what makes the table.
 TABLES: Final[dict[str, Callable[[], str]]] = {
+    "helm-needs": helm_needs,
     "topics": topics,
     "context": context,
     "faults": fault_kinds,
@@ -284,12 +344,17 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "worker-metrics": worker_metrics,
     "watchdog-metrics": watchdog_metrics,
     "notify-metrics": notify_metrics,
+    "serve-metrics": serve_metrics,
     "agent-metrics": metrics_of_agent,
     "series": series,
     "recorded": recorded,
     "alerts": alerts,
     "device-metrics": device_metrics,
     "dcgm-metrics": dcgm_metrics,
+    "hardware-metrics": hardware_metrics,
+    "commands": commands,
+    "exit-statuses": exit_statuses,
+    "agent-options": agent_options,
 }
 
 

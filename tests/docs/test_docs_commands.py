@@ -19,7 +19,7 @@ from gpuchaos_stream.cli import cli
 LINES: Final = sorted(set(command_lines()), key=lambda line: (line.where, line.words))
 
 #: Programs that are not ours, of which only the name is checked.
-OTHERS: Final = frozenset({"cp", "docker", "export", ".", "ruff"})
+OTHERS: Final = frozenset({"cp", "docker", "export", "helm", "kubectl", ".", "ruff"})
 #: Commands that only look, and may be run anywhere.
 SAFE: Final = (
     ("gpuchaos", "--version"),

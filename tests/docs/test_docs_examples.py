@@ -63,6 +63,21 @@ def _prometheus(path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+def _grafana(path: Path) -> None:
+    """Provisioning as Grafana reads it: data sources with an uid, or a folder of dashboards."""
+    content = yaml.safe_load(path.read_text())
+    assert content.pop("apiVersion") == 1
+    ((kind, entries),) = content.items()
+    needed = {"datasources": {"name", "uid", "type", "url"}, "providers": {"name", "type", "options"}}[kind]
+    assert all(needed <= set(entry) for entry in entries)
+
+
+def _helm(path: Path) -> None:
+    """Values of the chart, by their first names; the real Helm renders these blocks in tests/helm."""
+    known = yaml.safe_load((ROOT / "helm/gpuchaos-stream/values.yaml").read_text())
+    assert set(yaml.safe_load(path.read_text())) <= set(known)
+
+
 #: Second word of a YAML block → what reads such a file.
 READERS: Final[dict[str, Callable[[Path], object]]] = {
     "experiment": lambda path: _cli("experiment", "check", str(path)),
@@ -74,6 +89,8 @@ READERS: Final[dict[str, Callable[[Path], object]]] = {
     "failures": _failures,
     "place": load_place,
     "prometheus": _prometheus,
+    "grafana": _grafana,
+    "helm": _helm,
 }
 YAML: Final = [block for block in blocks() if block.language in ("yaml", "yml")]
 
@@ -113,14 +130,3 @@ def test_no_link_leads_nowhere() -> None:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             wrong.append(f"{page.relative_to(ROOT)}: {target}")
     assert wrong == []
-
-
-def test_the_compose_file_is_the_broker_of_the_tests_on_loopback_alone() -> None:
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert set(compose["services"]) == {"kafka"}
-    kafka = compose["services"]["kafka"]
-    version = kafka["image"].partition(":")[2]
-    assert f"<version>{version}</version>" in (ROOT / "gpuchaos_stream/stream/kafka_pom.xml").read_text()
-    assert all(port.startswith("127.0.0.1:") for port in kafka["ports"])
-    assert kafka["healthcheck"]["test"]
-    assert kafka["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"

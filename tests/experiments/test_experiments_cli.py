@@ -124,6 +124,7 @@ async def test_run_follows_its_experiment_and_ends_with_its_verdict(
         assert client.Plan.model_validate(command.plan) == plan()
         await plane.publish("another", Status.FINISHED, Verdict.PASSED)
         await plane.publish(f"{unique}-e", Status.ACTIVE)
+        await plane.publish(f"{unique}-e", Status.ACTIVE)  # a later one with nothing new is not said again
         await plane.publish(f"{unique}-e", Status.FINISHED, verdict, reason="because")
         code, out, err = await running
     assert code == status, err
@@ -133,6 +134,25 @@ async def test_run_follows_its_experiment_and_ends_with_its_verdict(
     assert "another" not in out
     assert "reason" in out
     assert "\x1b" not in out, "plain where it is no terminal"
+
+
+@on_broker
+async def test_a_reader_that_goes_ends_no_experiment_nor_hides_its_verdict(
+    broker: RunningBroker, unique: str, signer: Signer, shell: Shell, file: Path
+) -> None:
+    async with Bus(broker.settings) as bus:
+        plane = ControlPlane(bus, unique, signer)
+        process = await shell.start("run", str(file), "--id", unique, "-o", "json")
+        await asyncio.wait_for(plane.command(CommandKind.START), 30)
+        await plane.publish(unique, Status.ACTIVE)
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 20)
+        process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        await plane.publish(unique, Status.RECOVERING)
+        await plane.publish(unique, Status.FINISHED, Verdict.FAILED)
+        assert await asyncio.wait_for(process.wait(), 30) == 1, "of the verdict"
+        assert process.stderr is not None
+        assert b"Traceback" not in await process.stderr.read()
 
 
 @on_broker

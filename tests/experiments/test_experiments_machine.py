@@ -16,6 +16,7 @@ from gpuchaos_stream.events.command import CommandKind
 from gpuchaos_stream.events.experiment import Status, Verdict
 from gpuchaos_stream.events.fault import FaultPhase
 from gpuchaos_stream.events.incident import BlastRadius, RecoveryOutcome, RecoveryRecord
+from gpuchaos_stream.events.observation import CheckState
 from gpuchaos_stream.experiments.machine import TRANSITIONS, Machine
 from gpuchaos_stream.experiments.triggers import CONDITIONS, Trigger, View
 
@@ -91,6 +92,14 @@ def test_an_experiment_without_a_steady_state_is_void_and_says_which_check() -> 
     assert world.state.verdict is Verdict.VOID
     assert "no steady state to begin with (pace)" in world.state.reason
     assert world.sent == []
+
+
+def test_a_job_of_which_nothing_is_known_is_named_in_the_reason() -> None:
+    world = World()
+    world.view = view(steady={"pace": CheckState.UNKNOWN})
+    world.until(34)
+    assert world.state.verdict is Verdict.VOID
+    assert "no steady state to begin with (pace: no value of job/llama; is the name right" in world.state.reason
 
 
 def test_an_unheard_check_is_no_steady_state() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+from gpuchaos_stream import output
 from gpuchaos_stream.events.base import Severity
 from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState, Status
 from gpuchaos_stream.experiments import show
@@ -66,6 +67,18 @@ def test_a_state_of_an_older_control_plane_has_counts_and_no_lines() -> None:
 
 
 def test_the_lines_are_in_the_json_as_well() -> None:
-    told = json.loads(show.as_json(state(attributed=3, charged=(REFUSED,), unexplained=(LOST,))))
+    told = json.loads(output.text(state(attributed=3, charged=(REFUSED,), unexplained=(LOST,)), "json"))
     assert told["charged"] == [json.loads(REFUSED.model_dump_json())]
     assert told["unexplained"][0]["sentence"] == LOST.sentence
+
+
+def test_what_was_not_measured_is_not_called_open_once_it_is_over() -> None:
+    recovery = {"objectives": {"ttd": 5.0}, "met": {"ttd": None}}
+    assert rows(state(recovery=recovery))["ttd"].strip() == "- of 5 s, open"
+    over = state(recovery=recovery, status=Status.FINISHED, finished=8.0)
+    assert rows(over)["ttd"].strip() == "- of 5 s, not measured"
+
+
+def test_a_line_with_nothing_new_has_no_news() -> None:
+    assert show.news(state(time=9.0)) == show.news(state(time=10.0))
+    assert show.line(state(time=9.0)) != show.line(state(time=10.0))

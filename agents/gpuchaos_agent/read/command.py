@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, NoReturn, TextIO
 
 from gpuchaos_agent import catalogue
 from gpuchaos_agent.collect.base import Evidence
@@ -19,6 +17,7 @@ from gpuchaos_agent.read.guess import Guess
 from gpuchaos_agent.read.recording import Recording, opened, shown
 from gpuchaos_agent.words.base import NONE
 from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.output import Form, text
 
 #: What is no detail, or stands elsewhere in a table.
 _COLUMNS: Final = frozenset({"fault", "severity", "device", "kind", "text", "advice"})
@@ -26,20 +25,23 @@ _COLUMNS: Final = frozenset({"fault", "severity", "device", "kind", "text", "adv
 _WIDEST: Final = 400
 
 
-def read(path: Path, *, kind: str | None, output: str, out: TextIO) -> int:
+def read(path: Path, *, kind: str | None, output: Form, out: TextIO) -> int:
     """Prints what the recording says, one conclusion a line; always 0: what it says is no failure of reading.
 
-    `path` `-` is standard input. Whoever reads what is printed may stop in the middle.
+    `path` `-` is standard input.
 
     Raises:
-        UserError: it cannot be read, is no text, or there is no such kind.
+        UserError: it cannot be read, is no text, there is no such kind, or what it says cannot be printed.
+        BrokenPipeError: whoever read what is printed has gone.
     """
     if kind is not None:
         guess.named(kind)  # before anything is waited for
     with opened(path) as recording:
         chosen = guess.guessed(recording) if kind is None else guess.asked(kind, recording)
         found = conclusions(recording, chosen)
-        _print(_as_json(found, chosen) if output == "json" else _as_table(found, chosen, recording.name), out)
+        _print(
+            _as_table(found, chosen, recording.name) if output == "table" else _as_objects(found, chosen, output), out
+        )
     return 0
 
 
@@ -59,25 +61,21 @@ def _print(lines: Iterable[str], out: TextIO) -> None:
             out.write(line + "\n")
         except OSError as error:
             _ended(out, error)
-            return
     try:
         out.flush()
     except OSError as error:
         _ended(out, error)
 
 
-def _ended(out: TextIO, error: OSError) -> None:
-    """Nobody reads on (`| head`), which is no error; what is still held in `out` then goes nowhere.
-
-    Raises:
-        UserError: it is something else.
-    """
+def _ended(out: TextIO, error: OSError) -> NoReturn:
+    """It cannot be printed; what is still held in `out` goes nowhere."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, out.fileno())
         os.close(nowhere)
-    if error.errno != errno.EPIPE:
-        raise UserError("standard output", f"cannot be written: {error.strerror}", "write somewhere else") from error
+    if isinstance(error, BrokenPipeError):
+        raise error
+    raise UserError("standard output", f"cannot be written: {error.strerror}", "write somewhere else") from error
 
 
 def write_capture(path: Path, *, sysfs: Path, procfs: Path, out: TextIO) -> int:
@@ -113,13 +111,12 @@ def flat(found: Conclusion, kind: Kind) -> Evidence:
     return {"fault": found.fault, "severity": found.severity.value, "device": device, "kind": kind.NAME, **details}
 
 
-def _as_json(found: Iterable[Conclusion], chosen: Guess) -> Iterator[str]:
-    """ASCII alone, so that no text of a recording drives a terminal or breaks an encoding."""
+def _as_objects(found: Iterable[Conclusion], chosen: Guess, form: Form) -> Iterator[str]:
     for one in found:
         row = flat(one, chosen.kind)
         if chosen.doubt:
             row["doubt"] = chosen.doubt
-        yield json.dumps(row, allow_nan=False)
+        yield text(row, form).removesuffix("\n")
 
 
 def _as_table(found: Iterable[Conclusion], chosen: Guess, name: str) -> Iterator[str]:

@@ -65,6 +65,8 @@ def opened(path: Path) -> Iterator[Recording]:
             yield Recording(name, head, io.BufferedReader(_Again(head, stream)))
             if packed is not None and packed.broken:
                 raise UserError(name, f"is packed and broken: {packed.broken}", "what stands before that was read")
+    except BrokenPipeError:
+        raise  # no read breaks a pipe: whoever read what is printed has gone
     except OSError as error:
         fix = "is that file whole?" if error.errno is None else _FIXES.get(error.errno, "name a file that can be read")
         raise UserError(name, f"cannot be read: {error.strerror or error}", fix) from error
