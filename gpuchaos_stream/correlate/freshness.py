@@ -14,12 +14,16 @@ PREFIX: Final = "freshness/"
 
 
 class Freshness:
-    """When each node was last heard (Stateful, prefix `freshness/`, one value a cell)."""
+    """When each node was last heard (Stateful, prefix `freshness/`, one value a cell).
+
+    `newest` is the event time of the newest frame of all that was fed, not of what was loaded; -inf before one.
+    """
 
     def __init__(self) -> None:
         self._cells: dict[str, dict[str, float]] = {}
         self._last: dict[str, float] = {}
         self._dirty: set[str] = set()
+        self.newest = -math.inf
 
     def feed(self, summary: CellSummary) -> None:
         """Takes what a detect worker knows of a cell. The latest time of a node counts, in whatever order they come."""
@@ -28,6 +32,7 @@ class Freshness:
             if seen.last > cell.get(node, -math.inf):
                 cell[node] = seen.last
                 self._last[node] = max(seen.last, self._last.get(node, -math.inf))
+                self.newest = max(seen.last, self.newest)
                 self._dirty.add(summary.cell)
 
     def age(self, node: str, now: float) -> float:
@@ -64,6 +69,7 @@ class Freshness:
     def load(self, items: Mapping[str, bytes]) -> None:
         """Replaces everything by the saved cells."""
         self._cells, self._last = {}, {}
+        self.newest = -math.inf
         self._dirty.clear()
         for key, value in items.items():
             if key.startswith(PREFIX):

@@ -29,14 +29,19 @@ from gpuchaos_stream.experiments.run import agent_of
 from gpuchaos_stream.experiments.triggers import View
 from gpuchaos_stream.guard.decision import OPERATOR, Decision, operator_stop
 from gpuchaos_stream.guard.rules import RuleSet
+from gpuchaos_stream.loop import traces
 from gpuchaos_stream.loop.contexts import STALE_S, cluster_context, experiment_context, target_jobs_of
 from gpuchaos_stream.loop.stages import Stages
 
 #: Seconds of event time for which the past is remembered: twice the slowest watchdog (torch's default of 30 min).
 REMEMBER_S: Final = 3600.0
-#: After a restart the detect stage reads its past back before it tells of the present. For so many seconds, or until
-#: the first word of it, that silence is the worker's and not the nodes'.
+#: After a restart the detect stage reads its past back before it tells of the present, and after a pause of the broker
+#: it has a backlog. For so many seconds, or until the first word of the present, that silence is not the nodes'.
 RESUME_S: Final = 10.0
+#: Ticks come four times a second, so a longer gap between records was the broker's or the worker's own, seconds.
+GAP_S: Final = 3.0
+#: How far behind time a word of the present may be: a tick of telemetry is judged within two seconds.
+PRESENT_S: Final = 2.0
 #: How often the past is cleared of what is older.
 FORGET_EVERY_S: Final = 60.0
 
@@ -81,7 +86,6 @@ class ClusterLoop(Stages):
             self.machine.feed(event)
             self.halts.feed(event)
         elif isinstance(event, CellSummary):
-            self.resuming = False
             self.freshness.feed(event)
             self.recovery.feed(event)
         elif isinstance(event, ProbeResult):
@@ -117,11 +121,9 @@ class ClusterLoop(Stages):
 
     def settle(self, now: float) -> Settled:
         """Concludes from all that was fed: decides, acts, moves experiments on. Returns what must leave."""
+        self._resume(now)
         self._now = now = max(now, self._now)
         out = Settled()
-        if self.resuming:
-            self._resumed = now if self._resumed is None else self._resumed
-            self.resuming = now < self._resumed + RESUME_S
         running = self.machine.open()
         self.correlator.lapse(now, self.freshness)
         self._learn(running, now)
@@ -139,7 +141,7 @@ class ClusterLoop(Stages):
         self._note_halts()
         commands += self.machine.settle(now, self._view(running, now))
         self._finish(running, now, out)
-        out.commands = [(command, self._trace(command.experiment_id)) for command in commands]
+        out.commands = [(command, traces.for_command(self._state(command), command)) for command in commands]
         out.events += ((topics.INCIDENTS, each, self._trace(each.experiment_id)) for each in self._incidents())
         out.events += ((topics.EXPERIMENTS, each, each.traceparent) for each in self.machine.changed(now))
         breaker = self.breaker.changed()
@@ -154,6 +156,15 @@ class ClusterLoop(Stages):
         return [(experiment_id, plan) for experiment_id, plan in plans if plan is not None]
 
     # -- parts of settling -----------------------------------------------------------------------------------
+
+    def _resume(self, now: float) -> None:
+        """Whether time went on without a record of this cluster, and nothing was heard of the present since."""
+        if self._now and now > self._now + GAP_S:
+            self.resuming, self._resumed = True, now
+        if self.resuming:
+            self._resumed = now if self._resumed is None else self._resumed
+            present = self.freshness.newest >= self._resumed - PRESENT_S
+            self.resuming = not present and now < self._resumed + RESUME_S
 
     def _learn(self, running: Iterable[str], now: float) -> None:
         """Puts what correlate and recovery know into the experiments' states."""
@@ -292,6 +303,9 @@ class ClusterLoop(Stages):
         self.freshness.forget(before)
         self.halts.forget(before)
         self.heard.forget(now)
+
+    def _state(self, command: Command) -> ExperimentState | None:
+        return self.machine.state(command.experiment_id) if command.experiment_id else None
 
     def _trace(self, experiment_id: str | None) -> str | None:
         state = self.machine.state(experiment_id) if experiment_id else None

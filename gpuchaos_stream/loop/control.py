@@ -28,11 +28,11 @@ from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
 from gpuchaos_stream.events.observation import CellSummary
 from gpuchaos_stream.events.signing import RefusedError, Signer, Verifier
 from gpuchaos_stream.experiments.plan import Plan
-from gpuchaos_stream.loop import gauges
+from gpuchaos_stream.loop import gauges, traces
 from gpuchaos_stream.loop.cluster import ClusterLoop, Settled
 from gpuchaos_stream.loop.deadletters import RawRecord, dead_letter
 from gpuchaos_stream.loop.plausible import implausible
-from gpuchaos_stream.loop.report import report
+from gpuchaos_stream.loop.report import again, report
 from gpuchaos_stream.observe import logs, metrics
 
 log = logs.logger(__name__)
@@ -59,8 +59,8 @@ class Control:
 
     `table` is the durable state (a Faust table, or a dict in tests), `make_loop` builds an empty loop of a
     cluster. With `partitions`, that of the control topics, a record in another partition than its cluster's is set
-    aside: its cluster's state is another worker's. A batch is `take` (decide, nothing durable yet), `save`, then
-    the caller's sending.
+    aside: its cluster's state is another worker's. `clock` is the broker's, for spans alone. A batch is `take` (decide,
+    nothing durable yet), `save`, then the caller's sending.
     """
 
     def __init__(
@@ -72,8 +72,10 @@ class Control:
         signer: Signer,
         source: str,
         partitions: int | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._table = table
+        self._clock = clock
         self._partitions = partitions
         self._make_loop = make_loop
         self._verifier = verifier
@@ -96,7 +98,10 @@ class Control:
         """Builds the loop of each cluster in the table that is `mine`: deadlines are kept though nothing arrives."""
         for cluster in {key.decode().partition(_SEPARATOR)[0] for key in self._table}:
             if mine(cluster):
-                self._loop(cluster)
+                loop = self._loop(cluster)
+                if self._clock is not None:
+                    with self._survived(cluster):
+                        again(loop, self._clock())
 
     def probes(self) -> list[tuple[str, str, Plan]]:
         """Cluster, experiment and plan of all that runs."""
@@ -147,7 +152,7 @@ class Control:
         with self._survived(cluster):
             settled = loop.settle(now)
         with self._survived(cluster):
-            report(loop, settled)
+            report(loop, settled, self._clock)
         for command, traceparent in settled.commands:
             out.append(command_record(command, self._signer, source=self._source, traceparent=traceparent))
         for topic, event, traceparent in settled.events:
@@ -192,6 +197,7 @@ class Control:
             signal = signal_of(event)
             if signal is not None:
                 metrics.ANOMALIES.labels(signal.kind.value).inc()
+                traces.anomaly(signal)
                 out.append(to_record(signal, topics.ANOMALIES, source=self._source))
         return str(event.cluster)
 

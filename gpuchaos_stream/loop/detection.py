@@ -6,7 +6,8 @@ survive: windows fill again from Kafka, and an anomaly that is no longer updated
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 from gpuchaos_stream.detect.detector import Detector
 from gpuchaos_stream.detect.summary import Summary
@@ -15,6 +16,7 @@ from gpuchaos_stream.events.anomaly import Anomaly, AnomalyPhase
 from gpuchaos_stream.events.codec import FrameError, PackedFrame, unpack
 from gpuchaos_stream.events.envelope import Record, cloud_headers, to_record
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
+from gpuchaos_stream.loop import traces
 from gpuchaos_stream.loop.deadletters import RawRecord, dead_letter
 from gpuchaos_stream.loop.plausible import AHEAD_S
 from gpuchaos_stream.observe import logs, metrics
@@ -36,6 +38,7 @@ class Detection:
         self._source = source
         self._detectors: dict[int, Detector] = {}
         self._quarantine: dict[str, float] = {}
+        self._rebuilding = 0
 
     def keep(self, partitions: Collection[int]) -> None:
         """Drops the windows of all but `partitions`: the others are another worker's now."""
@@ -80,6 +83,15 @@ class Detection:
         events = detector.feed_packed(batch, min(at, max(frame.event_time for frame in batch)))
         detector.take_rejected()
         return self._records(event for event in events if isinstance(event, Anomaly))
+
+    @contextmanager
+    def rebuilding(self) -> Iterator[None]:
+        """While the past of a partition is fetched: the frames of the others wait behind it, and are no silence."""
+        self._rebuilding += 1
+        try:
+            yield
+        finally:
+            self._rebuilding -= 1
 
     @property
     def rewind(self) -> float:
@@ -129,7 +141,9 @@ class Detection:
         return out
 
     def tick(self, now: float) -> list[Record]:
-        """What silence says at `now` (broker's clock, seconds): telemetry that has stopped."""
+        """Which telemetry has stopped at `now` (broker's clock, seconds); nothing while a past is fetched."""
+        if self._rebuilding:
+            return []
         return [record for detector in self._detectors.values() for record in self._records(detector.tick_packed(now))]
 
     def fault(self, event: FaultEvent) -> None:
@@ -160,6 +174,7 @@ class Detection:
             if isinstance(event, Anomaly):
                 if event.phase is AnomalyPhase.OPENED:
                     metrics.ANOMALIES.labels(event.kind.value).inc()
+                    traces.anomaly(event)
                 out.append(to_record(event, topics.ANOMALIES, source=self._source))
             else:
                 out.append(_summary_record(event, self._source))

@@ -36,7 +36,7 @@ class Stages:
         self.breaker = Breaker(cluster)
         self.halts = Halts(cluster)
         self.heard = Heard()
-        #: State was given back and nothing was heard of the present yet (see `cluster.RESUME_S`).
+        #: State was given back, or records stood still, and nothing was heard of the present yet (`cluster.RESUME_S`).
         self.resuming = False
 
     @property

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from gpuchaos_stream.commandline import exits, output_option
+from gpuchaos_stream.output import Form, write
 from gpuchaos_stream.stream.options import control_key, kafka_options, key_ring
 from gpuchaos_stream.stream.settings import load
 from gpuchaos_stream.stream.topics_admin import changelog_name, ensure_topics
@@ -24,6 +26,8 @@ from gpuchaos_stream.stream.worker import TABLE, Stage, WorkerConfig, run
     help="copies of each partition; 3 in production  [default: 1, and those that are there may have more]",
 )
 @click.option("--app-id", default="gpuchaos", show_default=True, help="the workers' name, for their state's topic")
+@output_option
+@exits({2: "a topic that is there differs, or bad input"})
 def topics(
     bootstrap_servers: str | None,
     kafka_config: Path | None,
@@ -31,6 +35,7 @@ def topics(
     telemetry_partitions: int,
     replication: int | None,
     app_id: str,
+    output: Form,
 ) -> None:
     """Make the topics that are missing, with their retention; complain about those that are there and differ."""
     settings = load(kafka_config, bootstrap_servers=bootstrap_servers)
@@ -43,6 +48,9 @@ def topics(
             changelogs=[changelog_name(app_id, TABLE)],
         )
     )
+    if output != "table":
+        write(({"topic": name, "made": True} for name in created), output)
+        return
     for name in created:
         click.echo(name)
     click.echo(f"{len(created)} topics made" if created else "all topics were there")
@@ -75,6 +83,7 @@ def topics(
     help="the node it runs on, as that node's agent calls it: not a target unless forced  [default: this host's name]",
 )
 @click.option("--log-level", default="INFO", show_default=True)
+@exits({0: "ended by SIGTERM or Ctrl-C", 70: "committed offsets stood still under lag: a supervisor starts it again"})
 def worker(
     bootstrap_servers: str | None,
     kafka_config: Path | None,
@@ -90,10 +99,7 @@ def worker(
     node: str,
     log_level: str,
 ) -> None:
-    """Detect, attribute, time and halt. Start as many as there is work; they share it.
-
-    Exit status 70: committed offsets stood still under lag; a supervisor should start it again.
-    """
+    """Detect, attribute, time and halt. Start as many as there is work; they share it."""
     ring = key_ring(keyring)
     run(
         WorkerConfig(

@@ -18,13 +18,19 @@ class BrokerClock:
         self._wall = wall
         self._monotonic = monotonic
         self._seen: tuple[float, float] | None = None
+        self._heard = monotonic()
         self._last = 0.0
 
     def observe(self, timestamp_ms: int) -> None:
         """A record was appended at `timestamp_ms`, milliseconds since the epoch."""
         at = timestamp_ms / 1000
+        self._heard = self._monotonic()
         if self._seen is None or at > self._seen[0] + (self._monotonic() - self._seen[1]):
             self._seen = (at, self._monotonic())
+
+    def unheard(self) -> float:
+        """Seconds for which no record was observed."""
+        return self._monotonic() - self._heard
 
     def now(self) -> float:
         """Epoch seconds on the broker's clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -19,12 +20,15 @@ from typing import Final
 import click
 from pydantic import SecretStr
 
+from gpuchaos_stream.commandline import exits
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import Role
+from gpuchaos_stream.guard.rules import load as load_rules
+from gpuchaos_stream.guard.shipped import shipped_rules
 from gpuchaos_stream.observe import logs
 from gpuchaos_stream.stream.brokers import Kind
 from gpuchaos_stream.stream.child import Child
-from gpuchaos_stream.stream.house import READY, House
+from gpuchaos_stream.stream.house import READY, SERVING, House
 from gpuchaos_stream.stream.options import DEFAULT_CLUSTER
 from gpuchaos_stream.stream.settings import PREFIX, KafkaSettings, environment, load
 from gpuchaos_stream.stream.watchdog import EXIT_STATUS
@@ -37,7 +41,9 @@ HOST_JOB: Final = "toy"
 LOOK_S: Final = 0.25
 
 _WORKER: Final = "worker"
-_URL: Final = re.compile(r"^ready: (http://\S+)", re.MULTILINE)
+_PAGE: Final = "page"
+#: Where the worker and the page say that they are to be found.
+_URL: Final = re.compile(r"^(?:ready: |.*\"page\": ?\")(http://[^\s\"]+)", re.MULTILINE)
 
 
 @click.command()
@@ -50,9 +56,17 @@ _URL: Final = re.compile(r"^ready: (http://\S+)", re.MULTILINE)
 @click.option("--cells", default=4, show_default=True, type=click.IntRange(1), help="cells they are spread over")
 @click.option("--sim/--no-sim", default=True, show_default=True, help="simulate a cluster")
 @click.option("--agent/--no-agent", default=True, show_default=True, help="run an agent and a small job here")
+@click.option("--page/--no-page", default=True, show_default=True, help="serve the live page")
+@click.option(
+    "--rules",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="rule files or folders for the worker  [default: shipped]",
+)
 @click.option(
     "--folder", type=click.Path(path_type=Path, file_okay=False), help="for keys and logs, kept  [default: temporary]"
 )
+@exits({0: "ended by Ctrl-C or SIGTERM", 1: "the broker died", 2: "bad input, or a part did not start"})
 def dev(
     *,
     broker: Kind | None,
@@ -62,24 +76,27 @@ def dev(
     cells: int,
     sim: bool,
     agent: bool,
+    page: bool,
+    rules: tuple[Path, ...],
     folder: Path | None,
 ) -> None:
-    """Start a broker, keys, topics, a worker, a simulated cluster and an agent; stop them all at Ctrl-C.
+    """Start a broker, keys, topics, a worker, a simulated cluster, an agent and the page; stop them all at Ctrl-C.
 
-    Prints what to export in another terminal. Exit status: 0 ended by Ctrl-C or SIGTERM, 1 the broker died, 2 bad
-    input, or a part did not start.
+    Prints what to export in another terminal.
     """
     logs.configure(level="WARNING")
     if cells > nodes:
         raise UserError("gpuchaos dev", f"--cells {cells} for --nodes {nodes}", "use fewer cells")
     settings = _running_broker(broker, bootstrap_servers, kafka_config)
     kind: Kind | None = None if settings else broker or "embedded"
+    load_rules(rules or [shipped_rules()])  # what is wrong with them is said here, and not in a log
     _end_as_after_ctrl_c()
     with _folder(folder) as place:
         try:
             with House(place, broker=kind, settings=settings) as house:
                 click.echo(f"{f'{kind} broker' if kind else 'broker'} at {house.settings.bootstrap_servers}")
-                _start(house, sim=("--nodes", str(nodes), "--cells", str(cells)) if sim else None, agent=agent)
+                simulated = ("--nodes", str(nodes), "--cells", str(cells)) if sim else None
+                _start(house, sim=simulated, agent=agent, page=page, rules=rules)
                 _say_how_to_go_on(house)
                 supervisor = Supervisor(house)
                 while True:
@@ -124,15 +141,17 @@ def _folder(folder: Path | None) -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _start(house: House, *, sim: Sequence[str] | None, agent: bool) -> None:
+def _start(house: House, *, sim: Sequence[str] | None, agent: bool, page: bool, rules: Sequence[Path]) -> None:
     """Starts all parts and waits until each is ready."""
-    house.worker(_WORKER)
+    house.worker(_WORKER, *(word for path in rules for word in ("--rules", str(path))))
+    if page:
+        house.page("--token-file", str(_make_token(house)))
     if sim is not None:
         house.sim("--cluster", DEFAULT_CLUSTER, *sim)
     if agent:
         _start_agent(house)
     for child in house.children:
-        child.wait_for(READY)
+        child.wait_for(SERVING if child.name == _PAGE else READY)
         click.echo(f"{child.name} is ready")
 
 
@@ -147,6 +166,13 @@ def _start_agent(house: House) -> None:
     house.agent(HOST, *cluster, "--http-port", "0", "--config", str(config))
 
 
+def _make_token(house: House) -> Path:
+    path = house.folder / "tokens"
+    path.touch(mode=0o600)
+    path.write_text(f"dev:{secrets.token_urlsafe(24)}\n")
+    return path
+
+
 def _pidfile(house: House) -> Path:
     return house.folder / "toy.pid"
 
@@ -157,6 +183,9 @@ def _say_how_to_go_on(house: House) -> None:
     for child in house.children:
         if child.name == _WORKER:
             lines.append(f"worker    {_url(child)}")
+        elif child.name == _PAGE:
+            token = (house.folder / "tokens").read_text().partition(":")[2].strip()
+            lines.append(f"page      {_url(child)}, its token for stopping things is {token}")
         elif child.name == HOST_JOB:
             pid = _pidfile(house).read_text()
             lines.append(f"target    process/{HOST}/{pid}, the process of job {HOST_JOB} on this machine")
@@ -178,8 +207,8 @@ def exports(house: House) -> Iterator[str]:
     yield f"export GPUCHAOS_CLUSTER={DEFAULT_CLUSTER}"
 
 
-def _url(worker: Child) -> str:
-    found = _URL.search(worker.said())
+def _url(child: Child) -> str:
+    found = _URL.search(child.said())
     return found[1] if found else "not ready yet"
 
 

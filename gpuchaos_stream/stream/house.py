@@ -22,6 +22,8 @@ from gpuchaos_stream.stream.topics_admin import complete_topics
 
 #: What the worker, the simulated cluster and the agent say when they are ready.
 READY: Final = "ready"
+#: What `gpuchaos serve` says, with its address.
+SERVING: Final = "serve started"
 
 _GPUCHAOS: Final = (sys.executable, "-m", "gpuchaos_stream.cli")
 _AGENT: Final = (sys.executable, "-m", "gpuchaos_agent.agent")
@@ -102,6 +104,10 @@ class House:
             str(self.folder / name),
             *options,
         )
+
+    def page(self, *options: str) -> Child:
+        """The live page with its API, started on a free port; wait for `SERVING`."""
+        return self.start("page", *_GPUCHAOS, "serve", "--port", "0", *options)
 
     def sim(self, *options: str) -> Child:
         """A simulated cluster, started; wait for `READY`."""

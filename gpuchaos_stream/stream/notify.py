@@ -10,7 +10,7 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import click
 import structlog
 from aiokafka import TopicPartition
 
+from gpuchaos_stream.commandline import exits, output_option
 from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.events.envelope import from_value
 from gpuchaos_stream.events.topics import EXPERIMENTS, INCIDENTS
@@ -30,6 +31,7 @@ from gpuchaos_stream.notify.queue import Queue
 from gpuchaos_stream.observe import logs
 from gpuchaos_stream.observe.metrics import RECORDS
 from gpuchaos_stream.observe.serve import Heartbeat, StatusServer
+from gpuchaos_stream.output import Form, write
 from gpuchaos_stream.stream import settings as kafka
 from gpuchaos_stream.stream.bus import Bus
 from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options
@@ -58,6 +60,8 @@ _log = structlog.get_logger(__name__)
 @click.option("--queue", "show", is_flag=True, help="only show what waits and what was set aside, and why")
 @click.option("--revive", metavar="RECEIVER", help="only put its dead letters back, and it into service")
 @click.option("--log-level", default="INFO", show_default=True)
+@output_option
+@exits({0: "ended by SIGTERM or Ctrl-C, or what was asked is done"})
 def notify(
     config: Path,
     bootstrap_servers: str | None,
@@ -69,6 +73,7 @@ def notify(
     show: bool,
     revive: str | None,
     log_level: str,
+    output: Form,
 ) -> None:
     """Tell Alertmanager, PagerDuty, Slack, Opsgenie and webhooks what was injected, what broke and what was halted.
 
@@ -76,13 +81,16 @@ def notify(
     """
     read = load(config, secrets=not (check or show or revive))
     if check:
-        click.echo(f"{config}: {len(read.receivers)} receivers, {len(read.routes)} routes; secrets were not read")
+        if output == "table":
+            click.echo(f"{config}: {len(read.receivers)} receivers, {len(read.routes)} routes; secrets were not read")
+        else:
+            write([{"where": str(config), "receivers": len(read.receivers), "routes": len(read.routes)}], output)
     elif show or revive:
         with contextlib.closing(Queue(data_dir, random.Random(), reading=not revive)) as queue:
             if revive:
                 _revive(config, read, queue, revive)
             else:
-                _show(read, queue)
+                _show(read, queue, output)
     else:
         logs.configure(level=log_level)
         hush_kafka_client()
@@ -96,8 +104,11 @@ def _revive(path: Path, config: Config, queue: Queue, receiver: str) -> None:
     click.echo(f"{receiver}: {queue.revive(receiver, time.time())} messages put back")
 
 
-def _show(config: Config, queue: Queue) -> None:
+def _show(config: Config, queue: Queue, output: Form) -> None:
     now = time.time()
+    if output != "table":
+        write(_standing(config, queue, now), output)
+        return
     for name in config.receivers:
         standing = queue.standing(name, now)
         off = " OUT OF SERVICE, see --revive" if queue.disabled(name) else ""
@@ -107,6 +118,20 @@ def _show(config: Config, queue: Queue) -> None:
     for receiver, title, reason, dead in queue.dead_letters():
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(dead))
         click.echo(f"set aside {stamp}Z for {receiver}: {title} ({reason})")
+
+
+def _standing(config: Config, queue: Queue, now: float) -> Iterator[dict[str, Any]]:
+    for name in config.receivers:
+        yield {
+            "kind": "receiver",
+            "receiver": name,
+            "waiting": int(queue.standing(name, now)["waiting"]),
+            "oldest_s": round(queue.standing(name, now)["oldest"], 1),
+            "in_service": not queue.disabled(name),
+            "last_answer": queue.last_answer(name) or "",
+        }
+    for receiver, title, reason, dead in queue.dead_letters():
+        yield {"kind": "dead_letter", "receiver": receiver, "title": title, "reason": reason, "since": dead}
 
 
 async def _run(config: Config, settings: kafka.KafkaSettings, data_dir: Path, host: str, port: int) -> None:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from gpuchaos_agent.clock import BrokerOffset
 from gpuchaos_agent.clock import now as clocks
+from gpuchaos_stream.commandline import exits
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.base import Event
@@ -217,6 +218,7 @@ async def simulate(settings: KafkaSettings, keyring: Path, options: Options) -> 
 @click.option("--failures", type=click.Path(path_type=Path), help="YAML file of failures at set times.")
 @click.option("--truth", type=click.Path(path_type=Path), help="Where to write what really happened (JSON lines).")
 @click.option("--keyring", type=click.Path(path_type=Path), required=True, help="Public keys that are believed.")
+@exits({0: "ended by Ctrl-C or SIGTERM"})
 def sim(
     *,
     nodes: int,

@@ -48,6 +48,8 @@ TABLE: Final = "control"
 
 #: Seconds between two ticks of a cluster: how late a deadline may be noticed.
 TICK_S: Final = 0.25
+#: Seconds without a record, its own ticks included, after which the broker is away: nothing is known of any node.
+AWAY_S: Final = 1.0
 #: Seconds between two questions of a probe.
 PROBE_S: Final = 1.0
 #: With more than this many records unacknowledged the broker is away: ticks would only pile up.
@@ -110,6 +112,7 @@ class Worker:
             signer=config.signer,
             source=self.source,
             partitions=control_partitions,
+            clock=self.clock.now,
         )
         self.prober = Prober()
         self._tasks: list[asyncio.Task[None]] = []
@@ -148,10 +151,11 @@ class Worker:
 
     async def _rebuild(self, first: Any) -> None:
         """Windows of a partition that has just come, from what was there before `first`, its next record."""
-        past = await telemetry_before(self.config.settings, first, self.detection.rewind)
-        for fault in past.faults:
-            self.detection.fault(fault)
-        await self._send(self.detection.restore(first.partition, past.records, past.still_open))
+        with self.detection.rebuilding():
+            past = await telemetry_before(self.config.settings, first, self.detection.rewind)
+            for fault in past.faults:
+                self.detection.fault(fault)
+            await self._send(self.detection.restore(first.partition, past.records, past.still_open))
 
     async def _control(self, stream: Any) -> None:
         async for event in stream.events():
@@ -227,6 +231,8 @@ class Worker:
             for cluster in self.control.clusters:
                 tick = Tick(id=stable_id("tick", cluster, round(now, 3)), time=now, cluster=cluster, host=config.node)
                 self.bus.send_nowait(to_record(tick, topics.OBSERVATIONS, source=self.source))
+            if self.control.clusters and self.clock.unheard() > AWAY_S:
+                continue  # the detectors take the pause off every node's silence
             for record in self.detection.tick(now):
                 self.bus.send_nowait(record)
 

@@ -53,11 +53,14 @@ def of(**labels: str) -> Labels:
 
 def test_a_number_of_a_frame_is_a_series_with_what_it_belongs_to() -> None:
     found = series(CARDS)
-    assert found["gpuchaos_gpu_ecc_corrected_per_second"] == {of(gpu="0", job="llama"): 0.25, of(gpu="1", job=""): 0.0}
+    assert found["gpuchaos_gpu_ecc_corrected_per_second"] == {
+        of(gpu="0", training_job="llama"): 0.25,
+        of(gpu="1", training_job=""): 0.0,
+    }
 
 
 def test_what_could_not_be_read_is_no_series_and_never_zero() -> None:
-    assert series(CARDS)["gpuchaos_gpu_utilization_ratio"] == {of(gpu="0", job="llama"): 0.5}
+    assert series(CARDS)["gpuchaos_gpu_utilization_ratio"] == {of(gpu="0", training_job="llama"): 0.5}
 
 
 def test_a_card_is_shown_as_a_dcgm_exporter_would_in_its_units() -> None:

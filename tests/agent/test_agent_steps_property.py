@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpuchaos_agent.inject.base import InjectError
 from gpuchaos_agent.journal import EntryState, Journal
+from gpuchaos_agent.stack import PATIENCE_S
 from gpuchaos_agent.steps import HANGS_S, Step
 from gpuchaos_stream.events.command import CommandKind
 from gpuchaos_stream.events.fault import FaultPhase
@@ -46,6 +47,7 @@ class StepsOfFaults(RuleBasedStateMachine):
         self.apart = Apart(self.bench)
         self.outcome = "well"
         self.number = 0
+        self.patient_until = 0.0
         self.until: dict[str, float] = {}  # end of the lease of what was asked for
         self.ended: set[str] = set()
         self.experiment_of: dict[str, str] = {}
@@ -135,12 +137,19 @@ class StepsOfFaults(RuleBasedStateMachine):
         self.apart = Apart(self.bench)
         self.bench.executor.start(self.bench.now)
         self.ended |= set(self.until)
+        self.patient_until = self.bench.now.boot + PATIENCE_S
         self.look_at_leases()
 
     # What always holds
 
     def look_at_leases(self) -> None:
-        """After a tick: what should be gone has a step of its own under way, or has failed and that was told."""
+        """After a tick: what should be gone has a step of its own under way, or has failed and that was told.
+
+        What a start finds may wait for the undo of another, but not for long.
+        """
+        undoing = any(each.what == Step.UNDO for each in self.apart.begun)
+        if undoing and self.bench.now.boot < self.patient_until:
+            return
         for fault in self.bench.node.broken:
             if self.until[fault] <= self.bench.now.boot:
                 under_way = {each.what for each in self.apart.begun if each.fault_id == fault}

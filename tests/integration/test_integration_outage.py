@@ -149,6 +149,8 @@ async def test_broker_held_for_eight_seconds_loses_nothing_at_all(house: House) 
         state = await watch.until(lambda: watch.reached(experiment, Status.FINISHED), "it finishes", 90.0)
         assert not state.halts, "a pause of the broker is no breach"
         assert state.verdict is Verdict.PASSED, state.reason
+        silent = [a.entity for a in watch.events(topics.ANOMALIES) if a.metric == "telemetry_stale"]
+        assert silent == [], "nobody fell silent: the broker stood still"
         fault_id = stable_id(experiment, target)
         for phase in (FaultPhase.INJECTED, FaultPhase.UNDONE):
             assert len(ids(watch.faults(fault_id=fault_id, phase=phase))) == 1

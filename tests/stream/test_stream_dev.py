@@ -114,6 +114,15 @@ def test_another_terminal_works_with_the_lines_that_dev_prints_and_sigterm_stops
         assert {"KAFKA_BOOTSTRAP_SERVERS", "GPUCHAOS_KEY", "GPUCHAOS_CLUSTER"} <= set(given)
         assert str(folder / "keys" / "keyring.json") in said
         assert str(folder / "logs") in said
+        page, token = page_of(said)
+        assert httpx.get(page, timeout=10).status_code == 200
+        asked = httpx.post(
+            f"{page}api/v1/clusters/{DEFAULT_CLUSTER}/breaker/reset",
+            headers={"Authorization": f"Bearer {token}"},
+            json={},
+            timeout=10,
+        )
+        assert asked.status_code == 422, "the token is believed, and the reason is missing"
         listed = subprocess.run(
             [*GPUCHAOS, "experiment", "list"], env=clean_env() | given, capture_output=True, text=True, check=False
         )
@@ -132,7 +141,7 @@ def test_another_terminal_works_with_the_lines_that_dev_prints_and_sigterm_stops
     assert not speaks_of(folder)
     assert client.load_signer(folder / "keys" / "operator.json")
     logs = {path.stem: path.read_text() for path in (folder / "logs").iterdir()}
-    assert set(logs) == {"worker", "sim", "toy", "host-0"}
+    assert set(logs) == {"worker", "page", "sim", "toy", "host-0"}
     assert not [name for name, text in logs.items() if "\x1b" in text]
 
 
@@ -307,6 +316,23 @@ def test_a_path_is_quoted_for_the_shell_and_a_password_is_never_shown(tmp_path: 
     given = exports(said)
     assert given["KAFKA_SASL_USERNAME"] == "it's me"
     assert given["GPUCHAOS_KEY"] == str(tmp_path / "a b" / "keys" / "operator.json")
+
+
+def page_of(said: str) -> tuple[str, str]:
+    """Address and token of the page."""
+    found = re.search(r"^page +(http://\S+/), its token for stopping things is (\S+)$", said, re.MULTILINE)
+    assert found is not None, said
+    return found[1], found[2]
+
+
+def test_rules_that_are_wrong_are_said_before_anything_starts(tmp_path: Path) -> None:
+    rules = tmp_path / "mine.yaml"
+    rules.write_text(
+        "groups: [{name: mine, rules: [{name: one, expr: 'blast.gpu > 1', action: halt, annotations: {summary: s}}]}]\n"
+    )
+    result = CliRunner().invoke(cli, ["dev", "--rules", str(rules)])
+    assert isinstance(result.exception, UserError)
+    assert "blast.gpu" in str(result.exception)
 
 
 @pytest.mark.parametrize(
