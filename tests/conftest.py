@@ -7,6 +7,7 @@ required, and a skipped test is a failed one unless the reason is a missing GPU.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -29,6 +30,16 @@ TELEMETRY_PARTITIONS = 8
 
 _used = pytest.StashKey[set[str]]()
 
+#: Folders whose tests, if they need neither broker nor root, keep to themselves: they may run beside any other. All
+#: others share this machine's kernel log, namespaces, ports and patience, and run one after another.
+ALONE = frozenset(
+    {
+        "act", "cli", "correlate", "dashboards", "detect", "docs", "events", "experiments", "guard", "helm", "kernelfs",
+        "loop", "nvml", "read", "recovery", "report", "sim", "story", "topology", "web", "words",
+    }
+)  # fmt: skip
+_SHARED = ("broker", "kafka", "root")
+
 # How long an example takes is the machine's affair: no test here is a timed one.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -50,6 +61,26 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_used] = set()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not _alone(item):
+            item.add_marker(pytest.mark.xdist_group("machine"))
+
+
+def _alone(item: pytest.Item) -> bool:
+    return item.path.parent.name in ALONE and not any(item.get_closest_marker(name) for name in _SHARED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Any:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # What may run beside the others gives way to them: those have deadlines to keep.
+        with contextlib.suppress(PermissionError):  # a user may give way, and never take it back
+            os.setpriority(os.PRIO_PROCESS, 0, 15 if _alone(item) else 0)
+    with _skipping_what_is_missing():
+        return (yield)
+
+
 def pytest_report_header() -> str:
     return f"broker: {chosen_broker()}" + (" (CI: required, and nothing but a GPU may be skipped)" if IN_CI else "")
 
@@ -59,10 +90,14 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.write_line(f"broker used: {used}")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Any:
-    with _skipping_what_is_missing():
-        return (yield)
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_used] |= set(getattr(node, "workeroutput", {}).get("brokers", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["brokers"] = sorted(session.config.stash[_used])
 
 
 @pytest.hookimpl(wrapper=True)
