@@ -34,7 +34,10 @@ class Desk:
         self._sender = sender
         self._clock = clock
         self._wake = {name: asyncio.Event() for name in config.receivers}
-        self._failing: set[str] = set()
+        # As it stood when the last process ended: a success after that is news, and hastens what waits.
+        self._failing = {name for name in config.receivers if queue.last_answer(name)}
+        for name in self._failing:
+            metrics.HEALTHY.labels(receiver=name).set(0)
         self._upkeep = Upkeep(queue, self._send_made)
         for name, receiver in config.receivers.items():
             if queue.disabled(name) not in (None, fingerprint(receiver)):

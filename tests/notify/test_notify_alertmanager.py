@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from lab.waiting import until
 from notify_cases import Seen, Server, confirmed, experiment, halted, hear, incident, opened, serving
 
@@ -22,6 +23,7 @@ from gpuchaos_stream.notify.desk import Desk
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Alertmanager (prometheus-alertmanager): run `make tools`")
 
+RULES = Path(__file__).resolve().parents[2] / "rules/prometheus/gpuchaos.rules.yaml"
 #: The tests' receiver renews so often; Alertmanager ends what was not renewed four times.
 RENEW_S = 2.0
 
@@ -85,6 +87,12 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory, receiving: Server) ->
     finally:
         program.kill()
         program.wait()
+
+
+def shipped_labels(alert: str) -> dict[str, str]:
+    """The labels that the shipped rule gives that alert; none where there is no such rule."""
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return next((rule["labels"] for rule in rules if rule.get("alert") == alert), {})
 
 
 def it(url: str) -> str:
@@ -167,7 +175,8 @@ async def test_a_running_experiment_silences_its_own_harm_and_no_abort_signal(
         assert silenced("GPUChaosIncident") == [False]
         assert silenced("GPUChaosExperimentHalted") == [False]
         for name in ("GPUChaosExperimentOverdue", "StepsSlow"):  # as Prometheus would, by its own rules
-            post(f"{alertmanager}/api/v2/alerts", {"alertname": name, "cluster": unique, "experiment_id": unique})
+            own = {"alertname": name, "cluster": unique, "experiment_id": unique}
+            post(f"{alertmanager}/api/v2/alerts", own | shipped_labels(name))
         until(lambda: silenced("StepsSlow") == [True], 15.0)
         assert silenced("GPUChaosExperimentOverdue") == [False]
 

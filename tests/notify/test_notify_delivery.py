@@ -261,6 +261,41 @@ async def test_what_waits_for_a_receiver_out_of_service_does_not_pile_up_for_eve
         assert len(server.seen) == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_receiver_that_works_again_gets_at_once_what_would_have_been_tried_minutes_later(
+    tmp_path: Path, restarted: bool
+) -> None:
+    now = [1_790_000_000.0]
+    healthy = metrics.HEALTHY.labels(receiver="it")
+    with (
+        serving(Server(behave=lambda _: (503, {}, b""))) as server,
+        opened(tmp_path, hook(server), "  - {receivers: [it], group_by: [incident_id], group_wait: 1ms}") as (
+            config,
+            queue,
+            notifier,
+        ),
+    ):
+        desk = Desk(config, queue, Sender(), lambda: now[0])
+        for number in (1, 2):
+            hear(notifier, queue, incident(number), now=now[0])
+            now[0] += 1
+            for _ in range(6):
+                await desk.step(config.receivers["it"])
+                now[0] = max(queue.next_due("it") or now[0], now[0])
+        assert len({each.headers["webhook-id"] for each in server.seen}) == 2
+        hear(notifier, queue, incident(3), now=now[0] - 1)
+        server.behave = lambda _: (200, {}, b"")
+        server.seen.clear()
+        if restarted:
+            healthy.set(1)
+            desk = Desk(config, queue, Sender(), lambda: now[0])
+            assert healthy._value.get() == 0, "what was failing when the process died is failing until it is tried"
+        while await desk.step(config.receivers["it"]):
+            pass
+        assert len(server.seen) == 3, "nothing waits for its next try where one has just succeeded"
+        assert healthy._value.get() == 1
+
+
 @pytest.mark.parametrize("over", [True, False])
 async def test_a_silence_goes_when_the_harm_is_over_or_has_outlived_the_experiment(tmp_path: Path, over: bool) -> None:
     now = [1_790_000_000.0]

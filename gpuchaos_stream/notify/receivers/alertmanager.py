@@ -21,9 +21,6 @@ from gpuchaos_stream.notify.secret import Secret, value
 #: An alert or a silence that is not renewed for so many rounds ends by itself: a notifier that died leaves nothing.
 _ROUNDS: Final = 4
 
-#: Alerts of the shipped Prometheus rules that say that stopping or undoing itself fails: they bear no `signal`.
-_ABORTS: Final = "GPUChaos(Breaker|Halt|Undo|FaultNotUndone|ExperimentHalted|ExperimentOverdue).*"
-
 
 class Alertmanager(Receiver):
     """`type: alertmanager`. Name every member of a cluster as a receiver of its own, as Prometheus does."""
@@ -63,7 +60,6 @@ class Alertmanager(Receiver):
             "matchers": [
                 {"name": "experiment_id", "value": experiment_id, "isRegex": False, "isEqual": True},
                 {"name": "signal", "value": "abort", "isRegex": False, "isEqual": False},
-                {"name": "alertname", "value": _ABORTS, "isRegex": True, "isEqual": False},
             ],
             "startsAt": rfc3339(starts),
             "endsAt": rfc3339(now + _ROUNDS * self.renew),
