@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -35,10 +38,10 @@ _used = pytest.StashKey[set[str]]()
 ALONE = frozenset(
     {
         "act", "cli", "correlate", "dashboards", "detect", "docs", "events", "experiments", "guard", "helm", "kernelfs",
-        "loop", "nvml", "read", "recovery", "report", "sim", "story", "topology", "web", "words",
+        "loop", "nvml", "read", "recovery", "report", "sim", "story", "topology", "watch", "web", "words",
     }
 )  # fmt: skip
-_SHARED = ("broker", "kafka", "root")
+_SHARED = re.compile(r"\bmark\.(broker|kafka|root)\b|\b(own_)?(broker|kafka|broker_kind|house)\b[,:]")
 
 # How long an example takes is the machine's affair: no test here is a timed one.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -61,14 +64,24 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_used] = set()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not _alone(item):
-            item.add_marker(pytest.mark.xdist_group("machine"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n 2`: one process for all that shares the machine, the other for the rest, a file at a time."""
+    # Groups by marks (`--dist loadgroup`) are lost between xdist 3.8 and pytest 9.2.
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByMachine(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(nodeid.partition("::")[0])
+            # Those of Helm wait for what is compiled, and share an API server.
+            return "helm" if "helm" in file.parts else str(file) if _alone(config.rootpath / file) else "machine"
+
+    return ByMachine(config, log)
 
 
-def _alone(item: pytest.Item) -> bool:
-    return item.path.parent.name in ALONE and not any(item.get_closest_marker(name) for name in _SHARED)
+@cache
+def _alone(file: Path) -> bool:
+    return file.parent.name == "helm" or (file.parent.name in ALONE and _SHARED.search(file.read_text()) is None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,7 +89,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Any:
     if "PYTEST_XDIST_WORKER" in os.environ:
         # What may run beside the others gives way to them: those have deadlines to keep.
         with contextlib.suppress(PermissionError):  # a user may give way, and never take it back
-            os.setpriority(os.PRIO_PROCESS, 0, 15 if _alone(item) else 0)
+            os.setpriority(os.PRIO_PROCESS, 0, 10 if _alone(item.path) else 0)
     with _skipping_what_is_missing():
         return (yield)
 

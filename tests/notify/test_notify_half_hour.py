@@ -18,13 +18,14 @@ import pytest
 from half_hour_expected import episodes, of_prometheus
 from half_hour_judge import judge, table
 from half_hour_receiver import Mode
-from half_hour_schedule import course
+from half_hour_schedule import DEMO, course
 from half_hour_site import GROUP_INTERVAL_S, SCRAPE_S, Site, site
 from lab.waiting import until
 
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.envelope import from_value
 from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.incident import Incident
 from gpuchaos_stream.notify.queue import Queue
 from gpuchaos_stream.stream.brokers import Kind
 from gpuchaos_stream.stream.bus import Bus
@@ -65,6 +66,7 @@ def test_in_half_an_hour_every_alert_arrives_once_and_is_resolved_although_the_r
         assert judgement.complaints == []
         names = {series["labels"]["alertname"] for series in firing}
         assert run.prometheus <= names <= run.prometheus | run.may
+        assert unexplained(records) == sorted((each.entity.split("/")[1],) for each in run.failures), "a false alarm"
         verdicts = {event.id: event.verdict for _, event in records if isinstance(event, ExperimentState)}
         assert {name: verdict for name, verdict in verdicts.items() if name != "spread-worker-dies"} == run.verdicts
         assert {Mode.HANGS, Mode.ANSWERS_503} <= set(place.endpoint.turned_away)
@@ -99,6 +101,12 @@ async def read(place: Site) -> list[tuple[float, Any]]:
         records = await bus.snapshot((topics.EXPERIMENTS.name, topics.INCIDENTS.name))
     found = [(record.timestamp / 1000, from_value(record.topic, record.value)) for record in records if record.value]
     return sorted(found, key=lambda each: each[0])
+
+
+def unexplained(records: list[tuple[float, Any]]) -> list[tuple[str, ...]]:
+    """The nodes of each incident on the cluster of the experiments that none of them explains, sorted."""
+    last = {event.id: event for _, event in records if isinstance(event, Incident) and event.cluster == DEMO}
+    return sorted(each.nodes for each in last.values() if not each.attributed and not each.superseded)
 
 
 def outages(place: Site) -> list[tuple[float, float]]:
