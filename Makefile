@@ -36,7 +36,7 @@ lint: setup  ## ruff and mypy --strict
 	@$(PY) -m mypy
 
 test: tools lint  ## everything that must hold
-	@$(PY) -m pytest -m "not soak" -n 2 --dist loadscope
+	@$(PY) -m pytest -m "not soak" -n 3 --dist loadscope
 
 bench: tools  ## ratios: worker beside ceiling and plain agent; breach to undo; what the agent costs
 	@$(PY) bench/detect.py

@@ -41,6 +41,8 @@ ALONE = frozenset(
         "loop", "nvml", "read", "recovery", "report", "sim", "story", "topology", "watch", "web", "words",
     }
 )  # fmt: skip
+#: Folders whose other tests need a broker, and neither the kernel log nor a namespace.
+ONLY_A_BROKER = frozenset({"act", "cli", "compose", "experiments", "notify", "report", "sim", "stream", "watch", "web"})
 _SHARED = re.compile(r"\bmark\.(broker|kafka|root)\b|\b(own_)?(broker|kafka|broker_kind|house)\b[,:]")
 
 # How long an example takes is the machine's affair: no test here is a timed one.
@@ -66,7 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n 2`: one process for all that shares the machine, the other for the rest, a file at a time."""
+    """With `-n 3`: a process for what injures and watches the machine, one for what only needs a broker, and one for
+    the rest, a file at a time. They wait more than they work.
+    """
     # Groups by marks (`--dist loadgroup`) are lost between xdist 3.8 and pytest 9.2.
     from xdist.scheduler import LoadScopeScheduling
 
@@ -74,7 +78,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file = Path(nodeid.partition("::")[0])
             # Those of Helm wait for what is compiled, and share an API server.
-            return "helm" if "helm" in file.parts else str(file) if _alone(config.rootpath / file) else "machine"
+            if "helm" in file.parts:
+                return "helm"
+            if _alone(config.rootpath / file):
+                return str(file)
+            return "broker" if file.parent.name in ONLY_A_BROKER else "machine"
 
     return ByMachine(config, log)
 

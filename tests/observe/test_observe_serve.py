@@ -106,7 +106,7 @@ def test_who_asks_for_openmetrics_gets_it_with_the_trace_of_a_recovery(process: 
     answer = httpx.get(url, headers={"Accept": accept}, timeout=5)
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
     assert f'# {{trace_id="{"ab" * 16}"}} 3.0' in answer.text
-    assert "trace_id" not in process.get("/metrics")[2], "the older form has no place for it"
+    assert "# {trace_id" not in process.get("/metrics")[2], "the older form has no place for it"
 
 
 def test_another_path_is_answered_with_the_known_ones(process: Process) -> None:
