@@ -64,6 +64,7 @@ class ClusterLoop(Stages):
         super().__init__(cluster, rules, dry_run=dry_run)
         self._now = 0.0
         self._forgotten = 0.0
+        self._settled = 0.0
         self._resumed: float | None = None
         self._asked: list[Decision] = []
 
@@ -159,8 +160,9 @@ class ClusterLoop(Stages):
 
     def _resume(self, now: float) -> None:
         """Whether time went on without a record of this cluster, and nothing was heard of the present since."""
-        if self._now and now > self._now + GAP_S:
+        if self._settled and now > self._settled + GAP_S:
             self.resuming, self._resumed = True, now
+        self._settled = max(now, self._settled)
         if self.resuming:
             self._resumed = now if self._resumed is None else self._resumed
             present = self.freshness.newest >= self._resumed - PRESENT_S

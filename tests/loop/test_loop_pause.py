@@ -10,7 +10,7 @@ from gpuchaos_stream.events.experiment import Halt, Status
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
 from gpuchaos_stream.events.node import GpuPlace, NodeInfo
 from gpuchaos_stream.events.observation import CellSummary, NodeSeen, Tick
-from gpuchaos_stream.experiments.client import start_command
+from gpuchaos_stream.experiments.client import operator_command, start_command
 from gpuchaos_stream.experiments.plan import Plan
 from gpuchaos_stream.guard.rules import load as load_rules
 from gpuchaos_stream.guard.shipped import shipped_rules
@@ -150,3 +150,14 @@ def test_silence_while_ticks_go_on_halts_without_any_grace() -> None:
     site = Site()
     site.run(STALE_S + FOR_S + 1.0, heard=(OTHER,))
     assert len(site.halts) == 1
+
+
+def test_a_command_that_is_read_first_after_the_pause_hides_it_not() -> None:
+    site = Site()
+    site.now += PAUSE_S
+    site.loop.command(
+        operator_command(CommandKind.STOP, cluster="c", now=site.now, experiment_id="other"), now=site.now
+    )
+    site.run(4.0)
+    site.run(10.0, heard=(TARGET, OTHER))
+    assert not site.halts
