@@ -12,10 +12,10 @@ from typing import Final
 
 import click
 
+from gpuchaos_stream.act.orders import order
 from gpuchaos_stream.commandline import Group, exits, output_option
-from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
-from gpuchaos_stream.events.command import Command, CommandKind
+from gpuchaos_stream.events.command import CommandKind
 from gpuchaos_stream.events.envelope import BadMessageError, from_value
 from gpuchaos_stream.events.experiment import BreakerState
 from gpuchaos_stream.events.signing import Signer
@@ -25,7 +25,6 @@ from gpuchaos_stream.output import Form, harmless, text
 
 #: Seconds to wait until the breaker has done what was asked.
 WAIT_S: Final = 30.0
-_LONGEST_REASON: Final = 500
 
 _REASON = click.option("--reason", required=True, help="Why; kept with the breaker's state.")
 
@@ -66,23 +65,6 @@ def reset(reason: str, key: Path | None, connection: Connection, output: Form) -
 def trip(reason: str, key: Path | None, connection: Connection, output: Form) -> None:
     """Stop every experiment, undo its faults, and let none begin until the reset."""
     _order(CommandKind.STOP_ALL, reason, client.load_signer(key), connection, output)
-
-
-def order(kind: CommandKind, cluster: str, reason: str, *, now: float, before: BreakerState | None) -> Command:
-    """The operator's command to the breaker at `now`, epoch seconds; `before` is the breaker's last known state.
-
-    Raises:
-        UserError: the reason is blank or too long.
-    """
-    reason = " ".join(reason.split())
-    if not reason:
-        raise UserError("--reason", "is empty", "say why; who comes next will want to know")
-    if len(reason) > _LONGEST_REASON:
-        raise UserError("--reason", f"is {len(reason)} characters long", f"use at most {_LONGEST_REASON}")
-    # A slow clock here would date a reset before the trip that it is meant for, or a trip before the last reset,
-    # and it would be taken for stale.
-    last = before.time if before is not None else 0.0
-    return client.operator_command(kind, cluster=cluster, now=max(now, last + 0.001), reason=reason)
 
 
 def latest_breaker(values: Iterable[bytes | None], cluster: str) -> BreakerState | None:

@@ -86,6 +86,12 @@ def traceparent_of(headers: Headers | tuple[tuple[str, bytes], ...] | None) -> s
     return None
 
 
+def trace_id_of(traceparent: str | None) -> str | None:
+    """The trace id in a W3C trace context, 32 hexadecimal digits; None where there is none."""
+    parts = (traceparent or "").split("-")
+    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None
+
+
 def to_record(event: Event, topic: Topic, *, source: str, traceparent: str | None = None) -> Record:
     """The record of `event` on `topic`. `source` is a URI path naming who speaks (`/agent/n003`)."""
     if topic is topics.EXPERIMENTS or topic is topics.INCIDENTS:

@@ -104,10 +104,14 @@ def halt_commands(state: ExperimentState, *, reason: str, now: float | None = No
     ]
 
 
+def stop_commands(state: ExperimentState, reason: str) -> list[Command]:
+    """A stop for the control plane, then a halt for every agent concerned."""
+    return [stop_command(state.id, cluster=state.cluster, reason=reason), *halt_commands(state, reason=reason)]
+
+
 async def stop(bus: Bus, signer: Signer, state: ExperimentState, reason: str) -> None:
     """Stops an experiment: tells the control plane, and every agent concerned as well."""
-    await send(bus, signer, stop_command(state.id, cluster=state.cluster, reason=reason))
-    for command in halt_commands(state, reason=reason):
+    for command in stop_commands(state, reason):
         await send(bus, signer, command)
 
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from prometheus_client import Gauge
 
 from gpuchaos_stream.events.base import entity_kind
+from gpuchaos_stream.events.envelope import trace_id_of
 from gpuchaos_stream.events.experiment import ExperimentState, HaltState, Status, Verdict
 from gpuchaos_stream.events.incident import LEVELS
 from gpuchaos_stream.events.observation import CellSummary
@@ -138,12 +139,6 @@ def fault_of(loop: ClusterLoop, experiment_id: str) -> str:
     return plan.fault.name if plan is not None else "unknown"
 
 
-def trace_id(state: ExperimentState) -> str:
-    """Trace of an experiment, 32 hexadecimal digits; empty where it has none."""
-    parts = (state.traceparent or "").split("-")
-    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else ""
-
-
 def _begin(loop: ClusterLoop) -> None:
     """Counters at 0: one that appears with its first increment shows no increase to `increase()`."""
     cluster = loop.cluster
@@ -185,7 +180,7 @@ def _experiment(loop: ClusterLoop, state: ExperimentState) -> Iterator[Row]:
     one = (loop.cluster, state.id)
     about = (state.name, state.owner, fault_of(loop, state.id), target_kind(loop, state.id))
     verdict = state.verdict.value if state.verdict else ""
-    yield metrics.EXPERIMENT_INFO, (*one, *about, state.status.value, verdict, trace_id(state)), 1
+    yield metrics.EXPERIMENT_INFO, (*one, *about, state.status.value, verdict, trace_id_of(state.traceparent) or ""), 1
     for event, time in _times(state):
         if time is not None:
             yield metrics.EXPERIMENT_TIME, (*one, event), time

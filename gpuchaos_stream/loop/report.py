@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuchaos_stream.events.envelope import trace_id_of
 from gpuchaos_stream.events.experiment import ExperimentState, Verdict
 from gpuchaos_stream.guard.decision import Decision
 from gpuchaos_stream.guard.rules import Action
@@ -55,7 +56,7 @@ def _finished(loop: ClusterLoop, state: ExperimentState) -> None:
 
 def _exemplar(state: ExperimentState) -> dict[str, str] | None:
     """The trace of the experiment, for whoever looks at a single slow recovery."""
-    trace = gauges.trace_id(state)
+    trace = trace_id_of(state.traceparent)
     return {"trace_id": trace} if trace else None
 
 

@@ -5,11 +5,13 @@ A thread, so that an event loop that hangs is still seen: `healthz` then says ho
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import REGISTRY, disable_created_metrics
@@ -30,6 +32,21 @@ class Heartbeat:
     def beat(self) -> None:
         """The loop is alive."""
         self._last = self._clock()
+
+    @asynccontextmanager
+    async def kept(self, every_s: float) -> AsyncIterator[None]:
+        """Beats by itself each `every_s` seconds meanwhile: for a wait that no restart would make shorter."""
+
+        async def beating() -> None:
+            while True:
+                self.beat()
+                await asyncio.sleep(every_s)
+
+        task = asyncio.create_task(beating())
+        try:
+            yield
+        finally:
+            task.cancel()
 
     def check(self) -> str | None:
         """The reason why it is not healthy, or None."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from gpuchaos_stream.act.cli import order
+from gpuchaos_stream.act.orders import order
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import Command, CommandKind
 from gpuchaos_stream.events.experiment import BreakerState, ExperimentState
@@ -35,16 +35,16 @@ class OperatorHands:
 
     async def stop(self, state: ExperimentState, reason: str, who: str) -> list[Sent]:
         """Tells the control plane, and every agent that may hold a fault of the experiment."""
-        stop = client.stop_command(state.id, cluster=state.cluster, reason=reason)
-        return await self._send([stop, *client.halt_commands(state, reason=reason)], who)
+        return await self._send(client.stop_commands(state, reason), who)
 
     async def trip(self, cluster: str, before: BreakerState | None, reason: str, who: str) -> list[Sent]:
         """Stops every experiment of a cluster; none may begin until the reset."""
-        return await self._send([_order(CommandKind.STOP_ALL, cluster, before, reason)], who)
+        return await self._send([order(CommandKind.STOP_ALL, cluster, reason, now=time.time(), before=before)], who)
 
     async def reset(self, cluster: str, before: BreakerState | None, reason: str, who: str) -> list[Sent]:
         """Closes the breaker."""
-        return await self._send([_order(CommandKind.RESET, cluster, before, reason)], who, keep=False)
+        command = order(CommandKind.RESET, cluster, reason, now=time.time(), before=before)
+        return await self._send([command], who, keep=False)
 
     async def _send(self, commands: Iterable[Command], who: str, *, keep: bool = True) -> list[Sent]:
         """Sends all at once. What the broker has not taken in time goes out when it is back if `keep`: a late stop is
@@ -76,7 +76,3 @@ class OperatorHands:
         if task.cancelled() or (error := task.exception()) is None:
             return
         _log.error("a command was not sent", reason=str(error))
-
-
-def _order(kind: CommandKind, cluster: str, before: BreakerState | None, reason: str) -> Command:
-    return order(kind, cluster, reason, now=time.time(), before=before)

@@ -175,11 +175,8 @@ async def _read(
     notifier = Notifier(config, queue)
     topics = (EXPERIMENTS.name, INCIDENTS.name)
     start = {TopicPartition(topic, part): following for (topic, part), following in queue.positions().items()}
-    waiting = asyncio.create_task(_beat(heartbeat))
-    try:
+    async with heartbeat.kept(_TURN_S):  # a broker that is away would be away for the next process, too
         subscription = await Bus(settings, client_id="gpuchaos-notify").subscribe(topics, start or "earliest")
-    finally:
-        waiting.cancel()
     tidied = float("-inf")
     async with subscription:
         ready.set()
@@ -194,13 +191,6 @@ async def _read(
             if now - tidied > _TIDY_S:
                 queue.forget(now)
                 tidied = now
-
-
-async def _beat(heartbeat: Heartbeat) -> None:
-    """A broker that is away is no reason to be killed: it would be away for the next one, too."""
-    while True:
-        heartbeat.beat()
-        await asyncio.sleep(_TURN_S)
 
 
 def _hear(records: Iterable[Any], notifier: Notifier, queue: Queue, now: float) -> None:

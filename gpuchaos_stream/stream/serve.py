@@ -189,11 +189,8 @@ class _Server:
                 task.result()
 
     async def _read(self, bus: Bus, topics: tuple[str, ...], start: Start, what: str) -> None:
-        beating = asyncio.create_task(self._beat())
-        try:
+        async with self._heartbeat.kept(_TURN_S):  # a broker that is away would be away for the next process, too
             subscription = await bus.subscribe(topics, start)
-        finally:
-            beating.cancel()
         behind = {tp for tp, end in subscription.ends.items() if end} if start == "earliest" else set()
         async with subscription:
             async for records in _batches(subscription):
@@ -221,12 +218,6 @@ class _Server:
                 continue
             if heard is not None:
                 self._board.hear(heard, now, record.timestamp / 1000)
-
-    async def _beat(self) -> None:
-        """A broker that is away is no reason to be killed: it would be away for the next one, too."""
-        while True:
-            self._heartbeat.beat()
-            await asyncio.sleep(_TURN_S)
 
 
 async def _batches(subscription: Subscription) -> AsyncIterator[list[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from gpuchaos_stream.events.envelope import trace_id_of
 from gpuchaos_stream.events.experiment import ExperimentState
 from gpuchaos_stream.events.incident import AttributedAnomaly, Incident
 from gpuchaos_stream.experiments.run import SETTLED
@@ -48,7 +49,7 @@ def experiment_card(
         undo_confirmed=all(fault.phase in SETTLED for fault in state.faults),
         timeline=timeline.moments(state),
         bars=timeline.bars(state, own, others),
-        trace_id=_trace(state.traceparent),
+        trace_id=trace_id_of(state.traceparent),
     )
 
 
@@ -85,9 +86,3 @@ def open_anomaly(incident: Incident, anomaly: AttributedAnomaly) -> OpenAnomaly:
         incident_id=incident.id,
         sentence=anomaly.evidence.sentence,
     )
-
-
-def _trace(traceparent: str | None) -> str | None:
-    """The trace id of a W3C trace context."""
-    parts = (traceparent or "").split("-")
-    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else None

@@ -21,7 +21,7 @@ PULSE_S: Final = 2.0
 HEARTBEAT_S: Final = 15.0
 #: Seconds that a reader may leave an event lying.
 SEND_S: Final = 20.0
-#: The most bytes of events that one write hands over.
+#: The most events that one write hands over.
 _MOST_EVENTS: Final = 200
 
 Clock = Callable[[], float]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuchaos_stream.act.cli import latest_breaker, order, show
+from gpuchaos_stream.act.cli import latest_breaker, show
+from gpuchaos_stream.act.orders import order
 from gpuchaos_stream.cli import cli
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import CommandKind, Role

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -210,15 +209,6 @@ class Apart:
     def give(self, found: Begun) -> None:
         self.begun.remove(found)
         found.then(found.result, self._bench.now)
-
-
-def wait_until(what: Callable[[], Any], within_s: float = 10.0) -> Any:
-    """What `what` returned once that was true; fails the test where it never is."""
-    deadline = time.monotonic() + within_s
-    while not (found := what()):
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
-    return found
 
 
 def command(kind: CommandKind, wall: float, **fields: Any) -> Command:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_kit import FakeNode, FakeStrategy, wait_until
+from agent_kit import FakeNode, FakeStrategy
+from lab.waiting import until
 
 from gpuchaos_agent import agent, clock, trial
 from gpuchaos_agent.inject.base import Env
@@ -89,7 +90,7 @@ def test_a_signal_that_ends_an_inject_by_hand_ends_its_fault_first(
     config: list[str], victim: subprocess.Popen[bytes], number: signal.Signals
 ) -> None:
     with by_hand(config, victim.pid) as injecting:
-        wait_until(lambda: stopped(victim.pid))
+        until(lambda: stopped(victim.pid))
         os.kill(injecting.pid, number)
         os.kill(injecting.pid, number)
         said, _ = injecting.communicate(timeout=30)
@@ -104,10 +105,10 @@ def test_an_inject_by_hand_that_is_killed_is_undone_by_its_dead_mans_switch(
     config: list[str], victim: subprocess.Popen[bytes]
 ) -> None:
     with by_hand(config, victim.pid) as injecting:
-        wait_until(lambda: stopped(victim.pid))
+        until(lambda: stopped(victim.pid))
         injecting.kill()
-    wait_until(lambda: not stopped(victim.pid))
-    wait_until(lambda: switches(config) == [])
+    until(lambda: not stopped(victim.pid))
+    until(lambda: switches(config) == [])
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-inf", "-1", "0", "301", "1000000"])

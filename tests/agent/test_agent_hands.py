@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_kit import CLUSTER, NODE, RING, WALL, Bench, FakeStrategy, command, inject, signed, wait_until
+from agent_kit import CLUSTER, NODE, RING, WALL, Bench, FakeStrategy, command, inject, signed
+from lab.waiting import until
 
 from gpuchaos_agent import clock, deadman, offline
 from gpuchaos_agent.believe import Believer
@@ -84,10 +85,10 @@ class Crew:
 
     def hear(self, phase: FaultPhase, fault_id: str | None = None) -> FaultEvent:
         found = lambda: [e for e in self.bench.said(phase) if fault_id in (None, e.fault_id)]  # noqa: E731
-        return wait_until(found, DEADLINE_S)[0]
+        return until(found, DEADLINE_S)[0]
 
     def reach(self, name: str) -> None:
-        wait_until(lambda: name in self.gates.reached, DEADLINE_S)
+        until(lambda: name in self.gates.reached, DEADLINE_S)
 
 
 class Stopping:
@@ -158,10 +159,10 @@ def test_a_halt_is_acknowledged_while_its_injection_runs_and_undone_right_after(
 
 def test_while_nothing_stands_there_is_no_thread_for_a_step(crew: Crew) -> None:
     crew.stand("f1")
-    wait_until(lambda: not step_threads())
+    until(lambda: not step_threads())
     crew.ask(CommandKind.HALT, experiment_id="e1")
     crew.hear(P.UNDONE)
-    wait_until(lambda: not step_threads())
+    until(lambda: not step_threads())
 
 
 def test_without_a_thread_to_be_had_an_undo_is_carried_out_all_the_same(
@@ -236,7 +237,7 @@ def test_undoing_from_the_journal_leaves_what_hangs_and_says_so(tmp_path: Path) 
         ("f1", None),
     ]
     gates.open("undo f2")
-    wait_until(lambda: all(entry.state is EntryState.UNDONE for entry in journal.read()[0]))
+    until(lambda: all(entry.state is EntryState.UNDONE for entry in journal.read()[0]))
 
 
 def test_what_a_start_is_still_undoing_from_the_journal_is_not_undone_beside_it(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_what_a_start_is_still_undoing_from_the_journal_is_not_undone_beside_it(
     offline.undo(Journal(tmp_path / "journal"), {"fake": FakeStrategy(bench.node)}, bench.now, "start", within_s=0.0)
     crew.reach("undo f1")
     crew.hands.start()
-    wait_until(lambda: "undo f1" in step_threads())
+    until(lambda: "undo f1" in step_threads())
     assert gates.reached.count("undo f1") == 1
     gates.open("undo f1")
     crew.hear(P.UNDONE, "f1")
@@ -274,11 +275,11 @@ def test_an_undo_that_hangs_keeps_the_dead_man_from_no_other_fault(
     assert its.look()
     bench.later(10)
     assert its.look()
-    wait_until(lambda: "f1" not in bench.node.broken)
+    until(lambda: "f1" not in bench.node.broken)
     assert gates.reached.count("undo f2") == 1
     gates.open("undo f2")
-    wait_until(lambda: not bench.node.broken)
-    wait_until(lambda: not its.look())
+    until(lambda: not bench.node.broken)
+    until(lambda: not its.look())
 
 
 def test_what_an_agent_that_lives_is_only_injecting_is_undone_and_still_left_for_it_to_undo(
@@ -291,13 +292,13 @@ def test_what_an_agent_that_lives_is_only_injecting_is_undone_and_still_left_for
     journal.write(entry.model_copy(update={"state": EntryState.PLANNED}))
     bench.now = Now(bench.now.wall + 11, bench.now.boot + 11)
     assert its.look()
-    wait_until(lambda: not bench.node.broken)
+    until(lambda: not bench.node.broken)
     bench.node.broken["f1"] = entry.entity  # the injection goes on
     assert its.look()
     assert gates.reached.count("undo f1") == 1, "not at every look"
     bench.later(deadman.AGAIN_S)
     assert its.look()
-    wait_until(lambda: not bench.node.broken)
+    until(lambda: not bench.node.broken)
     assert journal.read()[0][0].state is EntryState.PLANNED
 
 
@@ -316,7 +317,7 @@ def test_a_process_is_let_go_while_a_slow_controller_is_waited_for(
     events: list[FaultEvent] = []
 
     def hear(phase: FaultPhase, fault_id: str) -> FaultEvent:
-        return wait_until(lambda: [e for e in events if (e.phase, e.fault_id) == (phase, fault_id)], DEADLINE_S)[0]
+        return until(lambda: [e for e in events if (e.phase, e.fault_id) == (phase, fault_id)], DEADLINE_S)[0]
 
     def stopped(pid: int) -> bool:
         process = read_process(procfs, pid)
@@ -348,7 +349,7 @@ def test_a_process_is_let_go_while_a_slow_controller_is_waited_for(
         assert stopped(victim.pid)
         slow = inject(wall, "c1", fault="power-cycle", entity="node/n2", experiment_id="e2", lease_s=60.0)
         hands.give(signed(slow), None)
-        wait_until(lambda: service.orders == ["ForceOff"])
+        until(lambda: service.orders == ["ForceOff"])
         hands.give(signed(command(CommandKind.HALT, wall, experiment_id="e1")), None)
         hear(P.UNDONE, "p1")
         assert not stopped(victim.pid)

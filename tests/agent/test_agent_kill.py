@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent_kit import NODE, wait_until
+from agent_kit import NODE
 from agent_suicide import STEPS
+from lab.waiting import until
 
 from gpuchaos_agent import clock, environment, offline
 from gpuchaos_agent.inject import registry
@@ -107,7 +108,7 @@ def test_the_dead_mans_switch_undoes_when_its_agent_dies_or_hangs_past_the_lease
         assert process.stdin is not None
         if lease > 100:
             process.stdin.close()  # the agent's end of the pipe goes with the agent
-        wait_until(lambda: not stopped(victim.pid))
+        until(lambda: not stopped(victim.pid))
         process.stdin.close()
         assert process.wait(10) == 0
     entry = json.loads(path.read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 from gpuchaos_stream.events.base import entity_node, stable_id
 from gpuchaos_stream.events.command import Command, CommandKind
-from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
 from gpuchaos_stream.events.fault import FaultEvent, FaultPhase
 from gpuchaos_stream.events.incident import RecoveryOutcome, RecoveryRecord
 from gpuchaos_stream.events.observation import CheckState
@@ -49,6 +50,24 @@ def plan_data(**changes: Any) -> dict[str, Any]:
 
 def plan(**changes: Any) -> Plan:
     return Plan.model_validate(plan_data(**changes))
+
+
+def published(
+    cluster: str, experiment_id: str, status: Status, verdict: Verdict | None = None, **fields: Any
+) -> ExperimentState:
+    """A state as the control plane publishes it now."""
+    return ExperimentState(
+        id=experiment_id,
+        time=time.time(),
+        cluster=cluster,
+        name="hang",
+        owner="sre",
+        status=status,
+        verdict=verdict,
+        plan=plan().model_dump(mode="json"),
+        started=1_700_000_000.0,
+        **fields,
+    )
 
 
 def start(experiment_id: str = EXPERIMENT, *, at: float = 0.0, **changes: Any) -> Command:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
-from experiments_help import plan, plan_data
+from experiments_help import plan, plan_data, published
 
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.command import Command, CommandKind, Role
 from gpuchaos_stream.events.envelope import from_value, to_record
-from gpuchaos_stream.events.experiment import BreakerState, ExperimentState, InjectedFault, Status, Verdict
+from gpuchaos_stream.events.experiment import BreakerState, InjectedFault, Status, Verdict
 from gpuchaos_stream.events.signing import KeyRing, Signer, Verifier
 from gpuchaos_stream.experiments import client
 from gpuchaos_stream.stream.brokers import RunningBroker
@@ -93,18 +93,7 @@ class ControlPlane:
         raise AssertionError("the topic ended")
 
     async def publish(self, experiment_id: str, status: Status, verdict: Verdict | None = None, **fields: Any) -> None:
-        state = ExperimentState(
-            id=experiment_id,
-            time=time.time(),
-            cluster=self._cluster,
-            name="hang",
-            owner="sre",
-            status=status,
-            verdict=verdict,
-            plan=plan().model_dump(mode="json"),
-            started=1_700_000_000.0,
-            **fields,
-        )
+        state = published(self._cluster, experiment_id, status, verdict, **fields)
         await self._bus.send(to_record(state, topics.EXPERIMENTS, source="/test"))
 
 

@@ -15,7 +15,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -206,10 +205,9 @@ def kube(folder: Path) -> Iterator[Kube]:
             try:
                 return Kube(f"https://127.0.0.1:{port}", folder, token).admin.get("/readyz").is_success
             except (httpx.TransportError, OSError):
-                time.sleep(0.1)
                 return False
 
-        until(ready, within_s=_START_S)
+        until(ready, within_s=_START_S, every_s=0.1)
         yield Kube(f"https://127.0.0.1:{port}", folder, token)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from journal_entries import journalled
+from lab.waiting import until
 
 from gpuchaos_agent import clock
 from gpuchaos_agent.inject import tools
@@ -84,13 +84,9 @@ print([outcome.problem for outcome in outcomes], damaged)
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
 
-def wait_until(true: object, what: str, within_s: float = 20.0) -> None:
-    """Waits for a condition, a callable without arguments."""
-    assert callable(true)
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.01)
+def wait_until(true: Callable[[], object], what: str, within_s: float = 20.0) -> None:
+    """Waits for a condition."""
+    until(true, within_s, what)
 
 
 def needs(kind: str) -> None:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 import yaml
+from lab import waiting
 
 from gpuchaos_stream.stream.child import Child
 
 RULES: Final = Path(__file__).resolve().parents[2] / "rules/prometheus/gpuchaos.rules.yaml"
-
-
-def until(what: Callable[[], Any], within_s: float, otherwise: str) -> Any:
-    """The first true answer of `what`; fails with `otherwise` when there is none in time."""
-    deadline = time.monotonic() + within_s
-    while not (found := what()):
-        if time.monotonic() > deadline:
-            pytest.fail(otherwise)
-        time.sleep(0.1)
-    return found
+#: Asks a server ten times a second.
+until = partial(waiting.until, every_s=0.1)
 
 
 def free_port() -> int:

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lab.waiting import until
 
 from gpuchaos_agent.jobs.progress import AppLog
 from gpuchaos_stream.errors import UserError
@@ -36,10 +36,10 @@ def test_the_toy_job_steps_stops_and_goes_on(tmp_path: Path) -> None:
         job.wait_for("ready", 20)
         assert int(pidfile.read_text()) == job.pid
         os.kill(job.pid, signal.SIGSTOP)
-        _until(lambda: _state(job.pid) == "T")
+        until(lambda: _state(job.pid) == "T")
         stopped = log.read_text()
         os.kill(job.pid, signal.SIGCONT)
-        _until(lambda: log.read_text() != stopped)
+        until(lambda: log.read_text() != stopped)
     finally:
         job.stop()
     reader = AppLog(log)
@@ -51,13 +51,6 @@ def test_the_toy_job_steps_stops_and_goes_on(tmp_path: Path) -> None:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _until(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_the_demo_changes_nothing_of_the_shipped_rules_but_one_action(tmp_path: Path) -> None:
