@@ -41,8 +41,9 @@ ALONE = frozenset(
         "loop", "nvml", "read", "recovery", "report", "sim", "story", "topology", "watch", "web", "words",
     }
 )  # fmt: skip
-#: Folders whose other tests need a broker, and neither the kernel log nor a namespace.
-ONLY_A_BROKER = frozenset({"act", "cli", "compose", "experiments", "notify", "report", "sim", "stream", "watch", "web"})
+#: Folders whose other tests need a broker, and neither the kernel log nor a namespace, nor a `gpuchaos worker` under
+#: that name, whose node no partition may cut off.
+ONLY_A_BROKER = frozenset({"act", "cli", "experiments", "notify", "report", "sim", "stream", "watch", "web"})
 _SHARED = re.compile(r"\bmark\.(broker|kafka|root)\b|\b(own_)?(broker|kafka|broker_kind|house)\b[,:]")
 
 # How long an example takes is the machine's affair: no test here is a timed one.
