@@ -24,11 +24,14 @@ guard. After an hour the series end; look further back in time, or at `gpuchaos 
 _CHOICE: Final = Variable(
     "experiment_id", "Experiment", 'label_values(gpuchaos_experiment_info{cluster="$cluster"}, experiment_id)'
 )
+_NOW: Final = f"max by (attribution) (gpuchaos_experiment_anomalies{{{E}}})"
+_BEFORE: Final = f"max by (attribution) (last_over_time(gpuchaos_experiment_anomalies{{{E}}}[5m] offset $__interval))"
 _MARKS: Final = (
     Mark("Fault present", f"sum(gpuchaos_experiment_faults_present{{{E}}}) > 0", "orange", "Fault present", ""),
     Mark(
         "Anomaly",
-        f"sum by (attribution) (changes(gpuchaos_experiment_anomalies{{{E}}}[$__interval])) > 0",
+        # Not changes(): an anomaly may be there when the experiment's series is first scraped, and is none to that.
+        f"{_NOW} - ({_BEFORE} or {_NOW} * 0) > 0",
         "yellow",
         "Anomaly",
         "{{attribution}}",

@@ -35,7 +35,7 @@ NEEDS_KAFKA: Final[dict[str, str]] = {
     "gpuchaos-fleet/Clock offset/A": "the embedded broker does not say when it appended a record",
 }
 #: How far back is looked, seconds: the site is younger.
-BACK_S: Final = 240
+BACK_S: Final = 900
 
 
 @cache
