@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     taken_back = _take_back(settings)
     tracing.configure(traces.SERVICE, instance=settings.node)
     traces.Traces(cluster=settings.cluster, node=settings.node).undone(taken_back)
-    logging.getLogger("aiokafka").setLevel(logging.ERROR)  # the bus says in our words when the broker is away
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the bus says in our words when the broker is away
     structlog.contextvars.bind_contextvars(node=settings.node)
     agent = Agent(settings, kafka.load(settings.kafka, bootstrap_servers=options.bootstrap_servers))
 

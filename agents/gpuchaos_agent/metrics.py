@@ -14,7 +14,10 @@ SPOOL: Final = Gauge("gpuchaos_agent_fault_events_pending_bytes", "Fault events 
 DEGRADED: Final = Gauge("gpuchaos_agent_outbox_degraded", "1 while the disk refuses fault events.")
 EVENTS: Final = Counter("gpuchaos_agent_fault_events_total", "Fault events told.", ["phase", "fault"])
 ACTIVE: Final = Gauge("gpuchaos_agent_faults_active", "Injected faults that are on this node now.")
-FAILING: Final = Gauge("gpuchaos_agent_undo_failing", "Faults that could not be taken back yet: a person is needed.")
+FAILING: Final = Gauge(
+    "gpuchaos_agent_undo_failing",
+    "Faults that could not be taken back yet, or whose journal file is damaged: a person is needed.",
+)
 HANGING: Final = Gauge("gpuchaos_agent_fault_steps_hanging", "Faults of which a step has not returned in time.")
 COMMANDS: Final = Counter("gpuchaos_agent_commands_total", "Commands for this node that arrived.")
 ERRORS: Final = Counter("gpuchaos_agent_errors_total", "Failures survived.", ["part"])

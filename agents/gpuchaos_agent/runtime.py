@@ -42,6 +42,7 @@ from gpuchaos_stream.events.envelope import to_record, traceparent_of
 from gpuchaos_stream.events.fault import FaultEvent
 from gpuchaos_stream.events.signing import KeyRing, Verifier
 from gpuchaos_stream.observe import otlp
+from gpuchaos_stream.observe.logs import Sparingly
 from gpuchaos_stream.observe.serve import StatusServer
 from gpuchaos_stream.stream.bus import BROKER_AWAY, Bus
 from gpuchaos_stream.stream.settings import KafkaSettings
@@ -92,11 +93,8 @@ class Agent:
         self._hands = Hands(
             self._executor, cluster=settings.cluster, node=settings.node, interval_s=settings.check_interval
         )
-        self._deadman = DeadMan(
-            journal=settings.journal_dir,
-            env=self._env(),
-            interval_s=max(settings.check_interval, 0.25),
-        )
+        at_least_s = max(settings.check_interval, 0.25)
+        self._deadman = DeadMan(journal=settings.journal_dir, env=self._env(), interval_s=at_least_s)
         self._status: StatusServer | None = None
         self._obeying = asyncio.Event()
         self._stirred = asyncio.Event()
@@ -239,6 +237,7 @@ class Agent:
     async def _obey(self) -> None:
         """Commands from now on. Older ones are nobody's: no fault outlives an agent, so none waits to be undone."""
         start: Any = "latest"
+        worth_saying = Sparingly()
         while True:
             try:
                 async with await self._bus.subscribe([topics.COMMANDS.name], start) as subscription:
@@ -250,7 +249,8 @@ class Agent:
                             self._take(record)
                         start = await subscription.positions()
             except (*BROKER_AWAY, UserError) as error:
-                _log.warning("no commands can be read", error=str(error))
+                if worth_saying(str(error)):
+                    _log.warning("no commands can be read", error=str(error))
                 await asyncio.sleep(RETRY_S)
 
     def _take(self, record: Any) -> None:
@@ -315,7 +315,11 @@ class Agent:
             return
         try:
             self._status = StatusServer(
-                host=self.settings.http_host, port=self.settings.http_port, healthy=self._healthy, ready=self._ready
+                host=self.settings.http_host,
+                port=self.settings.http_port,
+                healthy=self._healthy,
+                ready=self._ready,
+                alive=self._alive,
             )
         except OSError as error:
             self._survive("status", error)
@@ -364,11 +368,11 @@ class Agent:
         metrics.SPOOL.set_function(lambda: self._spool.pending_bytes)
         metrics.DEGRADED.set_function(lambda: self._spool.degraded)
         metrics.ACTIVE.set_function(lambda: len(self._executor.active))
-        metrics.FAILING.set_function(lambda: len(self._executor.failing))
+        metrics.FAILING.set_function(lambda: len(self._executor.failing) + len(self._executor.unread))
         metrics.HANGING.set_function(lambda: len(self._executor.hanging))
         metrics.OFFSET.set_function(lambda: math.nan if self._offset.seconds is None else self._offset.seconds)
 
-    def _healthy(self) -> str | None:
+    def _alive(self) -> str | None:
         at, settings = clock.now().boot, self.settings
         for part, last, allowed in (
             ("frame", self._last_frame, 5 * settings.interval + 5),
@@ -376,6 +380,11 @@ class Agent:
         ):
             if at - last > allowed:
                 return f"the last {part} was {at - last:.1f} s ago"
+        return None
+
+    def _healthy(self) -> str | None:
+        if (late := self._alive()) is not None:
+            return late
         for item in self._executor.unread:
             return f"fault {item.fault_id} may stand: the journal cannot read it ({item.problem}); see undo --all"
         return next((f"fault {fault_id}: {problem}" for fault_id, problem in self._executor.hanging.items()), None)
@@ -385,4 +394,6 @@ class Agent:
             return "no broker has answered yet"
         if not self._obeying.is_set():
             return "the commands topic is not read yet"
-        return None if self.settings.keyring is not None else "no key ring is set: no command is believed"
+        if self.settings.keyring is None and self.settings.most_faults > 0:
+            return "no key ring is set: no command is believed"
+        return None

@@ -12,6 +12,7 @@ from gpuchaos_agent.clock import BrokerOffset, Now
 from gpuchaos_agent.outbox import Ring, Spool
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.envelope import Record
+from gpuchaos_stream.observe.logs import Sparingly
 from gpuchaos_stream.stream.bus import Ack, Bus, BusClosedError
 
 _log = structlog.get_logger(__name__)
@@ -33,6 +34,7 @@ class Sender:
         self._faults = asyncio.Event()
         self._frames = asyncio.Event()
         self._under_way = 0
+        self._worth_saying = Sparingly()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -85,7 +87,8 @@ class Sender:
                 try:
                     self._learn(sent, await future)
                 except (UserError, BusClosedError) as error:
-                    _log.error("fault event refused by the broker", error=str(error), left=len(batch) - number)
+                    if self._worth_saying(str(error)):
+                        _log.error("fault event refused by the broker", error=str(error), left=len(batch) - number)
                     return False
                 self._spool.ack(1)
         finally:

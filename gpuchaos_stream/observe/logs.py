@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from gpuchaos_stream.output import coloured
+
+#: Seconds after which what lasts is said again.
+AGAIN_S: Final = 60.0
 
 
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
@@ -53,3 +59,21 @@ def logger(name: str) -> structlog.stdlib.BoundLogger:
     """A logger that speaks structured."""
     bound: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return bound
+
+
+class Sparingly:
+    """Says a thing when it is new, and again when it lasts: never each second."""
+
+    def __init__(self, again_s: float = AGAIN_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._again_s = again_s
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def __call__(self, text: str) -> bool:
+        """Whether it is to be said now."""
+        now = self._clock()
+        self._said = {known: at for known, at in self._said.items() if now - at < self._again_s}
+        if text in self._said:
+            return False
+        self._said[text] = now
+        return True

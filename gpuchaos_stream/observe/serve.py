@@ -1,6 +1,7 @@
-"""`/metrics`, `/healthz` and `/readyz` of a process, in a thread of its own.
+"""`/metrics`, `/livez`, `/healthz` and `/readyz` of a process, in a thread of its own.
 
-A thread, so that an event loop that hangs is still seen: `healthz` then says how long it has not moved.
+A thread, so that an event loop that hangs is still seen: `healthz` then says how long it has not moved. `livez` fails
+only for what a restart mends, `healthz` also for what needs a person.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -54,11 +56,20 @@ class Heartbeat:
         return f"the main loop has not moved for {age:.1f} s" if age > self._limit else None
 
 
-class StatusServer:
-    """Serves until `close`. `port` 0 takes a free one; `self.port` says which."""
+class _Listener(ThreadingHTTPServer):
+    """One that listens on an IPv6 address as well: that of a pod may be one."""
 
-    def __init__(self, *, host: str, port: int, healthy: Check, ready: Check) -> None:
-        checks = {"/healthz": healthy, "/readyz": ready}
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__(address, handler)
+
+
+class StatusServer:
+    """Serves until `close`. `port` 0 takes a free one; `self.port` says which. `alive` is `healthy` where not given."""
+
+    def __init__(self, *, host: str, port: int, healthy: Check, ready: Check, alive: Check | None = None) -> None:
+        checks = {"/livez": alive or healthy, "/healthz": healthy, "/readyz": ready}
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nobody asks for
 
         class Handler(BaseHTTPRequestHandler):
@@ -71,7 +82,7 @@ class StatusServer:
                     reason = checks[self.path]()
                     self._answer(503 if reason else 200, (reason or "ok").encode() + b"\n", "text/plain")
                 else:
-                    self._answer(404, b"known are /metrics, /healthz, /readyz\n", "text/plain")
+                    self._answer(404, b"known are /metrics, /livez, /healthz, /readyz\n", "text/plain")
 
             def _answer(self, status: int, body: bytes, kind: str) -> None:
                 self.send_response(status)
@@ -83,7 +94,7 @@ class StatusServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it so)
                 pass
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server = _Listener((host, port), Handler)
         self._server.daemon_threads = True
         self._server.timeout = 1.0  # for a caller that left before it was taken
         self.port: int = self._server.server_address[1]

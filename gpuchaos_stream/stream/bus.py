@@ -25,7 +25,9 @@ from aiokafka.errors import (
 
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.envelope import Record, partition_for
+from gpuchaos_stream.observe.logs import Sparingly
 from gpuchaos_stream.stream.reader import Start, Subscription, open_subscription
+from gpuchaos_stream.stream.refusals import FORBIDDEN, forbidden, unseen, why_not
 from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options
 
 #: Seconds without an answer after which a request is given up and sent again on a new connection.
@@ -88,16 +90,19 @@ class Bus:
         self._partitions: dict[str, int] = {}
         self._producer: Any = None
         self._pump_task: asyncio.Task[None] | None = None
+        self._patient = True
+        self._worth_saying = Sparingly()
         self.failed = 0
 
     async def start(self, connect_timeout_s: float | None = 15.0) -> None:
         """Begins to connect. Waits for it up to `connect_timeout_s`; None: not at all, the bus keeps trying.
 
         Raises:
-            UserError: no broker answered in time; the bus is stopped.
+            UserError: no broker answered in time, or one does not let us in; the bus is stopped.
         """
         if self._pump_task is not None:
             raise RuntimeError("the bus is started")
+        self._patient = connect_timeout_s is None
         self._pump_task = asyncio.create_task(self._pump(), name="bus")
         if connect_timeout_s is None:
             return
@@ -108,11 +113,8 @@ class Bus:
             await self._pump_task
         if not self._connected.is_set():
             await self.stop(0)
-            raise UserError(
-                self._settings.bootstrap_servers,
-                f"no Kafka broker answers after {connect_timeout_s:g} s" + _if_default(self._settings),
-                "is it running? check KAFKA_BOOTSTRAP_SERVERS and KAFKA_SECURITY_PROTOCOL",
-            )
+            refusal = await why_not(self._settings)
+            raise refusal.error(f"no Kafka broker answers after {connect_timeout_s:g} s{_if_default(self._settings)}; ")
 
     async def stop(self, flush_timeout_s: float = 5.0) -> None:
         """Waits up to `flush_timeout_s` for what is pending, then fails the rest with `BusClosedError`."""
@@ -147,7 +149,7 @@ class Bus:
         """Sends `record` and returns when the broker has it, however long that takes; cancel to give up.
 
         Raises:
-            UserError: the topic does not exist, or the record is larger than the broker takes.
+            UserError: the topic does not exist, we may not write it, or the record is larger than the broker takes.
             BusClosedError: the bus was stopped meanwhile.
         """
         return await self.send_nowait(record)
@@ -228,7 +230,6 @@ class Bus:
             await self._more.wait()
 
     async def _connect(self) -> Any:
-        said = False
         while True:
             producer = AIOKafkaProducer(
                 **aiokafka_options(self._settings),
@@ -240,11 +241,13 @@ class Bus:
             )
             try:
                 await producer.start()
-            except (KafkaError, OSError) as error:
-                if not said:
-                    _log.info("no broker yet", servers=self._settings.bootstrap_servers, error=str(error))
-                said = True
+            except (KafkaError, OSError):
                 await producer.stop()
+                refusal = await why_not(self._settings)
+                if refusal.lasting and not self._patient:
+                    raise refusal.error() from None
+                if self._worth_saying(refusal.problem):
+                    _log.warning("no broker yet", **refusal.said())
                 await asyncio.sleep(RETRY_S)
             except BaseException:
                 await producer.stop()
@@ -299,9 +302,7 @@ class Bus:
             except (TimeoutError, UnknownTopicOrPartitionError) as error:
                 if not await _answers(self._producer.client.force_metadata_update()):
                     raise KafkaConnectionError("no broker answers") from error
-                raise UserError(
-                    f"topic {topic}", "does not exist on this broker", "make it: gpuchaos topics"
-                ) from error
+                raise unseen(self._settings, topic) from error
             self._partitions[topic] = known
         return known
 
@@ -309,13 +310,16 @@ class Bus:
         if isinstance(error, (MessageSizeTooLargeError, RecordTooLargeError)):
             size = len(item.record.value)
             error = UserError(f"topic {item.record.topic.name}", f"a record of {size} bytes is larger than it takes")
+        elif isinstance(error, FORBIDDEN):
+            error = forbidden(self._settings, f"topic {item.record.topic.name}", "write it")
         if not item.future.done():
             item.future.set_exception(error)
 
     def _note_failure(self, future: asyncio.Future[Ack]) -> None:
         if not future.cancelled() and (error := future.exception()) is not None:
             self.failed += 1
-            _log.warning("record not sent", error=str(error))
+            if self._worth_saying(str(error)):
+                _log.warning("record not sent", error=str(error), so_far=self.failed)
 
 
 def _if_default(settings: KafkaSettings) -> str:

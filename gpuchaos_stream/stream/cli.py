@@ -10,7 +10,7 @@ import click
 
 from gpuchaos_stream.commandline import exits, output_option
 from gpuchaos_stream.output import Form, write
-from gpuchaos_stream.stream.options import control_key, kafka_options, key_ring
+from gpuchaos_stream.stream.options import control_key, hush_kafka_client, kafka_options, key_ring, log_level_option
 from gpuchaos_stream.stream.settings import load
 from gpuchaos_stream.stream.topics_admin import changelog_name, ensure_topics
 from gpuchaos_stream.stream.worker import TABLE, Stage, WorkerConfig, run
@@ -38,6 +38,7 @@ def topics(
     output: Form,
 ) -> None:
     """Make the topics that are missing, with their retention; complain about those that are there and differ."""
+    hush_kafka_client()
     settings = load(kafka_config, bootstrap_servers=bootstrap_servers)
     created = asyncio.run(
         ensure_topics(
@@ -82,7 +83,7 @@ def topics(
     default=lambda: socket.gethostname().split(".")[0],
     help="the node it runs on, as that node's agent calls it: not a target unless forced  [default: this host's name]",
 )
-@click.option("--log-level", default="INFO", show_default=True)
+@log_level_option
 @exits({0: "ended by SIGTERM or Ctrl-C", 70: "committed offsets stood still under lag: a supervisor starts it again"})
 def worker(
     bootstrap_servers: str | None,

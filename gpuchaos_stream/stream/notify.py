@@ -34,7 +34,7 @@ from gpuchaos_stream.observe.serve import Heartbeat, StatusServer
 from gpuchaos_stream.output import Form, write
 from gpuchaos_stream.stream import settings as kafka
 from gpuchaos_stream.stream.bus import Bus
-from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options
+from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options, log_level_option
 
 #: Seconds that a turn waits for a first record.
 _TURN_S: Final = 0.5
@@ -59,7 +59,7 @@ _log = structlog.get_logger(__name__)
 @click.option("--check", is_flag=True, help="only read the configuration, without its secrets, and say what is wrong")
 @click.option("--queue", "show", is_flag=True, help="only show what waits and what was set aside, and why")
 @click.option("--revive", metavar="RECEIVER", help="only put its dead letters back, and it into service")
-@click.option("--log-level", default="INFO", show_default=True)
+@log_level_option
 @output_option
 @exits({0: "ended by SIGTERM or Ctrl-C, or what was asked is done"})
 def notify(

@@ -44,6 +44,12 @@ def kafka_options(command: Command) -> Command:
     )(command)
 
 
+def log_level_option(command: Command) -> Command:
+    """Adds `--log-level`."""
+    levels = click.Choice(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), case_sensitive=False)
+    return click.option("--log-level", type=levels, default="INFO", show_default=True)(command)
+
+
 def hush_kafka_client() -> None:
     """Silences the Kafka client's own log, a screenful while no broker answers: the bus says it once, in our words."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

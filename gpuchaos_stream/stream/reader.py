@@ -10,8 +10,9 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.observe.logs import Sparingly
 from gpuchaos_stream.stream.embedded import end_offsets
+from gpuchaos_stream.stream.refusals import FORBIDDEN, forbidden, unseen, why_not
 from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options
 
 #: Where to begin: all that is kept, what comes from now on, or an offset per partition.
@@ -31,13 +32,22 @@ _log = structlog.get_logger(__name__)
 class Subscription:
     """An endless async iterator of aiokafka `ConsumerRecord`s. Goes on by itself when the broker comes back."""
 
-    def __init__(self, consumer: Any, ends: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, settings: KafkaSettings, consumer: Any, ends: Mapping[TopicPartition, int]) -> None:
+        self._settings = settings
         self._consumer = consumer
         self.ends = dict(ends)
 
     async def batch(self, timeout_s: float = 1.0, limit: int | None = None) -> list[Any]:
-        """What has arrived, in order per partition; waits up to `timeout_s` for a first record."""
-        fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=limit)
+        """What has arrived, in order per partition; waits up to `timeout_s` for a first record.
+
+        Raises:
+            UserError: a topic that may be seen and not read.
+        """
+        try:
+            fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=limit)
+        except FORBIDDEN as error:
+            topics = ", ".join(sorted({tp.topic for tp in self.ends}))
+            raise forbidden(self._settings, f"topic {topics}", "read it") from error
         return [record for records in fetched.values() for record in records]
 
     async def positions(self) -> dict[TopicPartition, int]:
@@ -79,7 +89,7 @@ async def open_subscription(
     Raises:
         UserError: a topic that does not exist.
     """
-    said = False
+    worth_saying = Sparingly()
     while True:
         consumer = AIOKafkaConsumer(
             **aiokafka_options(settings),
@@ -95,26 +105,26 @@ async def open_subscription(
         )
         try:
             await consumer.start()
-            return await _position(consumer, topics, start)
-        except (KafkaError, OSError) as error:
-            if not said:
-                _log.info("no broker yet", servers=settings.bootstrap_servers, error=str(error))
-            said = True
+            return await _position(settings, consumer, topics, start)
+        except (KafkaError, OSError):
             await consumer.stop()
+            refusal = await why_not(settings)
+            if worth_saying(refusal.problem):
+                _log.warning("no broker yet", **refusal.said())
             await asyncio.sleep(RETRY_S)
         except BaseException:
             await consumer.stop()
             raise
 
 
-async def _position(consumer: Any, topics: tuple[str, ...], start: Start) -> Subscription:
+async def _position(settings: KafkaSettings, consumer: Any, topics: tuple[str, ...], start: Start) -> Subscription:
     # All topics are listed, none is asked for by name: that would make it on some brokers.
     cluster = await consumer._client.fetch_all_metadata()  # noqa: SLF001  (`topics()` makes no partitions known)
     partitions: list[TopicPartition] = []
     for topic in topics:
         known = cluster.partitions_for_topic(topic)
         if not known:
-            raise UserError(f"topic {topic}", "does not exist on this broker", "make it: gpuchaos topics")
+            raise unseen(settings, topic)
         partitions += [TopicPartition(topic, number) for number in sorted(known)]
     # Before the assignment: once it fetches, other requests wait on the same connection for an empty fetch's 0.5 s.
     ends = await end_offsets(consumer, partitions)
@@ -125,7 +135,7 @@ async def _position(consumer: Any, topics: tuple[str, ...], start: Start) -> Sub
     consumer.assign(partitions)
     for tp in partitions:
         consumer.seek(tp, _first(tp, start, begins, ends))
-    return Subscription(consumer, ends)
+    return Subscription(settings, consumer, ends)
 
 
 def _first(

@@ -24,7 +24,7 @@ from gpuchaos_stream.commandline import exits
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.envelope import BadMessageError
 from gpuchaos_stream.events.signing import Signer
-from gpuchaos_stream.events.topics import EXPERIMENTS, INCIDENTS, NODES, OBSERVATIONS
+from gpuchaos_stream.events.topics import COMMANDS, EXPERIMENTS, INCIDENTS, NODES, OBSERVATIONS
 from gpuchaos_stream.experiments import client
 from gpuchaos_stream.observe import logs
 from gpuchaos_stream.observe.metrics import RECORDS
@@ -32,10 +32,12 @@ from gpuchaos_stream.observe.serve import Heartbeat
 from gpuchaos_stream.stream import settings as kafka
 from gpuchaos_stream.stream.bus import Bus
 from gpuchaos_stream.stream.hands import OperatorHands
-from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options
+from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options, log_level_option
 from gpuchaos_stream.stream.reader import Start, Subscription
+from gpuchaos_stream.stream.rights import Rights, demand
 from gpuchaos_stream.web.app import create_app
 from gpuchaos_stream.web.board import Board
+from gpuchaos_stream.web.connection import Connection
 from gpuchaos_stream.web.guard import allowed_hosts
 from gpuchaos_stream.web.links import links
 from gpuchaos_stream.web.openapi import document
@@ -78,7 +80,7 @@ _log = structlog.get_logger(__name__)
     help="a name under which it is asked, as by a proxy; on a loopback address others are refused",
 )
 @click.option("--openapi", is_flag=True, help="only print the API's description (OpenAPI 3.1)")
-@click.option("--log-level", default="INFO", show_default=True)
+@log_level_option
 @exits({0: "ended by SIGTERM or Ctrl-C"})
 def serve(
     bootstrap_servers: str | None,
@@ -110,7 +112,7 @@ def serve(
         raise UserError("--key", "is of no use without --token-file", "name the file of who may use it")
     found = links(grafana_url)
     settings = kafka.load(kafka_config, bootstrap_servers=bootstrap_servers)
-    board = Board(epoch=secrets.token_hex(4), links=found)
+    board = Board(epoch=secrets.token_hex(4), links=found, whole=False)
     server = _Server(board, settings, host=host, port=port, hosts=allowed_hosts(host, allow_host))
     asyncio.run(server.run(tokens, signer))
 
@@ -127,6 +129,7 @@ class _Server:
         self._port = port
         self._hosts = hosts
         self._heartbeat = Heartbeat(limit_s=30.0)
+        self._acts = False
         self._waits = {"kept": "the topics have not been read yet", "live": "no broker has answered yet"}
         self._reader = Reader()
         # Steps of the wall clock would make the stale fresh.
@@ -137,10 +140,11 @@ class _Server:
         """Until SIGTERM or Ctrl-C.
 
         Raises:
-            UserError: the address is taken, or a topic does not exist.
+            UserError: the address is taken, a topic does not exist, or the broker does not let us do all of it.
         """
         bus = Bus(self._settings, client_id="gpuchaos-serve")
         hands = None
+        self._acts = signer is not None
         if signer is not None:
             await bus.start(connect_timeout_s=None)
             hands = OperatorHands(bus, signer)
@@ -165,6 +169,7 @@ class _Server:
                 timeout_graceful_shutdown=_LAST_S,
                 limit_concurrency=1000,
                 timeout_keep_alive=30,
+                http=Connection,
             )
         )
         with _listening(self._host, self._port) as listener:
@@ -180,6 +185,8 @@ class _Server:
                 done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
             finally:
                 server.should_exit = True
+                # Before the server waits for its requests: a stream would last as long as its reader.
+                app.state.site.streams.close()
                 for task in tasks:
                     if task.get_name() != "http":
                         task.cancel()
@@ -191,6 +198,10 @@ class _Server:
     async def _read(self, bus: Bus, topics: tuple[str, ...], start: Start, what: str) -> None:
         async with self._heartbeat.kept(_TURN_S):  # a broker that is away would be away for the next process, too
             subscription = await bus.subscribe(topics, start)
+        if what == "live":
+            # Whoever presses the stop button must not be the first to learn that it cannot reach anybody.
+            writes = frozenset({COMMANDS.name}) if self._acts else frozenset()
+            await demand(self._settings, Rights(reads=frozenset({*_KEPT, *_LIVE}), writes=writes))
         behind = {tp for tp, end in subscription.ends.items() if end} if start == "earliest" else set()
         async with subscription:
             async for records in _batches(subscription):
@@ -203,6 +214,8 @@ class _Server:
                     behind = {tp for tp in behind if positions[tp] < subscription.ends[tp]}
                     if not behind:
                         del self._waits[what]
+                        if what == "kept":
+                            self._board.read_whole()
 
     def _hear(self, records: Iterable[Any]) -> None:
         now = self._clock()

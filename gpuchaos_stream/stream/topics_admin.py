@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from gpuchaos_stream.errors import UserError, UserErrors
 from gpuchaos_stream.events.topics import DAY, DEADLETTER, FAULTS, HOUR, TELEMETRY, TOPICS, Topic
+from gpuchaos_stream.stream.refusals import FORBIDDEN, forbidden, why_not
 from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options
 
 #: Seconds until every new topic must have a leader for each of its partitions.
@@ -87,8 +88,8 @@ async def ensure_topics(
         if replication is not None:
             _check_copies(wanted, there, replication)
         missing = [topic for topic in wanted if topic.name not in there]
-        created = await _create(admin, missing, replication or 1)
-        await _wait_for_leaders(admin, wanted)
+        created = await _create(settings, admin, missing, replication or 1)
+        await _wait_for_leaders(settings, admin, wanted)
     return created
 
 
@@ -123,9 +124,8 @@ async def _admin(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
         try:
             await admin.start()
         except KafkaError as error:
-            raise UserError(
-                settings.bootstrap_servers, f"no broker answers ({error})", "check KAFKA_BOOTSTRAP_SERVERS"
-            ) from error
+            refusal = await why_not(settings)
+            raise refusal.error("no broker answers; ") from error
         yield admin
     finally:
         await admin.close()
@@ -183,7 +183,9 @@ def _check_copies(wanted: list[Wanted], there: dict[str, list[dict[str, Any]]], 
         raise UserErrors(wrong)
 
 
-async def _create(admin: AIOKafkaAdminClient, missing: list[Wanted], replication: int) -> list[str]:
+async def _create(
+    settings: KafkaSettings, admin: AIOKafkaAdminClient, missing: list[Wanted], replication: int
+) -> list[str]:
     if not missing:
         return []
     answer = await admin.create_topics(
@@ -194,6 +196,8 @@ async def _create(admin: AIOKafkaAdminClient, missing: list[Wanted], replication
         error = for_code(code)
         if not code:
             created.append(name)
+        elif error in FORBIDDEN:
+            refused.append(forbidden(settings, f"topic {name}", "make it, or to see it where it is there"))
         elif error is not TopicAlreadyExistsError:  # another process was quicker: as good
             refused.append(UserError(f"topic {name}", f"could not be made: {(message or [None])[0] or error.__name__}"))
     if refused:
@@ -201,7 +205,7 @@ async def _create(admin: AIOKafkaAdminClient, missing: list[Wanted], replication
     return created
 
 
-async def _wait_for_leaders(admin: AIOKafkaAdminClient, wanted: list[Wanted]) -> None:
+async def _wait_for_leaders(settings: KafkaSettings, admin: AIOKafkaAdminClient, wanted: list[Wanted]) -> None:
     deadline = time.monotonic() + LEADERS_TIMEOUT_S
     while True:
         described = {topic["topic"]: topic for topic in await admin.describe_topics()}
@@ -210,6 +214,8 @@ async def _wait_for_leaders(admin: AIOKafkaAdminClient, wanted: list[Wanted]) ->
             _check(wanted, {name: len(topic["partitions"]) for name, topic in described.items()})
             return
         if time.monotonic() > deadline:
+            if late[0] not in described:
+                raise forbidden(settings, f"topic {late[0]}", "see it")
             raise UserError(f"topic {late[0]}", f"has no leader after {LEADERS_TIMEOUT_S:.0f} s", "are all brokers up?")
         await asyncio.sleep(0.05)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,9 +38,11 @@ from gpuchaos_stream.observe import logs, metrics, tracing
 from gpuchaos_stream.observe.serve import Heartbeat, StatusServer
 from gpuchaos_stream.stream.app_factory import make_app
 from gpuchaos_stream.stream.bulk import bulk_topic
-from gpuchaos_stream.stream.bus import Bus
+from gpuchaos_stream.stream.bus import RETRY_S, Bus
 from gpuchaos_stream.stream.clock import BrokerClock
 from gpuchaos_stream.stream.history import telemetry_before
+from gpuchaos_stream.stream.refusals import BrokerAwayError
+from gpuchaos_stream.stream.rights import Rights, demand
 from gpuchaos_stream.stream.settings import KafkaSettings
 from gpuchaos_stream.stream.topics_admin import changelog_name, complete_topics
 from gpuchaos_stream.stream.watchdog import EXIT_STATUS, install_watchdog
@@ -68,6 +71,22 @@ class Stage(StrEnum):
     def group(self, app_id: str) -> str:
         """The consumer group: workers of one group must do the same."""
         return f"{app_id}-detect" if self is Stage.DETECT else app_id
+
+    def rights(self, app_id: str) -> Rights:
+        """What a broker must let it do."""
+        reads, writes = {topics.FAULTS, topics.ANOMALIES}, {topics.ANOMALIES, topics.OBSERVATIONS, topics.DEADLETTER}
+        changelog = set()
+        if self is not Stage.CONTROL:
+            reads |= {topics.TELEMETRY}
+        if self is not Stage.DETECT:
+            reads |= {*topics.CONTROL_INPUTS, *topics.AUDITED}
+            writes |= {topics.COMMANDS, topics.EXPERIMENTS, topics.INCIDENTS}
+            changelog = {changelog_name(app_id, TABLE)}
+        return Rights(
+            reads=frozenset(topic.name for topic in reads) | changelog,
+            writes=frozenset(topic.name for topic in writes) | changelog,
+            group=self.group(app_id),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +294,42 @@ def run(config: WorkerConfig) -> None:
     """Runs a worker until it is told to stop (SIGTERM, SIGINT).
 
     Raises:
-        UserError: no broker answers, or the topics are there in another shape.
+        UserError: the broker does not let us in or do all that is to be done, or the topics are there in another shape.
     """
     logs.configure(level=config.log_level.upper())
     tracing.configure("gpuchaos-worker")
-    changelogs = [changelog_name(config.app_id, TABLE)]
-    worker = Worker(config, asyncio.run(complete_topics(config.settings, changelogs=changelogs)))
+    control_partitions = _found(config)
+    worker = Worker(config, control_partitions)
     runner: Any = faust.Worker(worker.app, loglevel="WARNING", redirect_stdouts=False, override_logging=False)
     runner.spinner = None  # else it writes escape sequences into the log
     runner.execute_from_commandline()
+
+
+def _found(config: WorkerConfig) -> int:
+    """Partitions of the control topics, once a broker answers.
+
+    It is waited for, alive and not ready: a supervisor that starts a process again and again waits ever longer.
+    """
+    waiting = StatusServer(
+        host=config.status_host,
+        port=config.status_port,
+        healthy=lambda: None,
+        ready=lambda: "no broker has answered yet",
+    )
+    worth_saying = logs.Sparingly()
+    try:
+        while True:
+            try:
+                return asyncio.run(_prepare(config))
+            except BrokerAwayError as error:
+                if worth_saying(str(error)):
+                    log.warning("no broker yet", error=str(error))
+                time.sleep(RETRY_S)
+    finally:
+        waiting.close()
+
+
+async def _prepare(config: WorkerConfig) -> int:
+    partitions = await complete_topics(config.settings, changelogs=[changelog_name(config.app_id, TABLE)])
+    await demand(config.settings, config.stage.rights(config.app_id))
+    return partitions

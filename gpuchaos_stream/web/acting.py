@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import quote, urlsplit
 
 import structlog
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gpuchaos_stream.events.experiment import Status
 from gpuchaos_stream.experiments.run import SETTLED
 from gpuchaos_stream.web import metrics, views
-from gpuchaos_stream.web.problems import ProblemError
+from gpuchaos_stream.web.problems import ProblemError, answers
 from gpuchaos_stream.web.reading import TheSite
 from gpuchaos_stream.web.site import Hands, NotSentError, Site
 
@@ -23,6 +23,12 @@ LONGEST: Final = 400
 
 router = APIRouter(prefix="/api/v1/clusters", tags=["act"])
 _log = structlog.get_logger(__name__)
+#: The command that does the same.
+_WITHOUT: Final = {
+    "stop": "gpuchaos experiment stop",
+    "trip": "gpuchaos breaker trip",
+    "reset": "gpuchaos breaker reset",
+}
 _bearer = HTTPBearer(auto_error=False, description="a token of the server's --token-file")
 
 
@@ -77,15 +83,7 @@ async def authorised(
 
 
 Who = Annotated[str, Depends(authorised)]
-_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    401: {"model": views.Problem, "description": "no token, or nobody's"},
-    403: {"model": views.Problem, "description": "this server is read-only, or the request is another site's"},
-    404: {"model": views.Problem, "description": "no such cluster or experiment"},
-    415: {"model": views.Problem, "description": "the body is no JSON"},
-    422: {"model": views.Problem, "description": "no reason, or one that cannot be sent"},
-    429: {"model": views.Problem, "description": "too many wrong tokens from this address"},
-    503: {"model": views.Problem, "description": "no broker took it in time"},
-}
+_ANSWERS: Final = answers(400, 401, 403, 404, 408, 413, 415, 421, 422, 429, 503)
 
 
 @router.post(
@@ -115,7 +113,7 @@ async def trip(cluster: str, order: Order, who: Who, at: TheSite) -> views.Accep
     before = board.known.breaker
     # Said again even if it is tripped: what began meanwhile is stopped by it, too.
     sent = await _do("trip", _hands(at).trip(cluster, before, _reason(order), who))
-    _log.warning("breaker tripped", cluster=cluster, by=who, reason=order.words)
+    _log.warning("breaker trip asked for", cluster=cluster, by=who, reason=order.words)
     return _breaker(cluster, sent, already=before is not None and before.tripped, until="`breaker.tripped` is true")
 
 
@@ -126,7 +124,7 @@ async def reset(cluster: str, order: Order, who: Who, at: TheSite) -> views.Acce
     before = board.known.breaker
     already = before is not None and not before.tripped and not board.freshness(at.clock()).stale
     sent = [] if already else await _do("reset", _hands(at).reset(cluster, before, _reason(order), who))
-    _log.warning("breaker reset", cluster=cluster, by=who, reason=order.words, sent=len(sent))
+    _log.warning("breaker reset asked for", cluster=cluster, by=who, reason=order.words, sent=len(sent))
     return _breaker(cluster, sent, already=already, until="`breaker.tripped` is false")
 
 
@@ -134,7 +132,11 @@ async def _do(action: str, doing: Awaitable[list[views.Sent]]) -> list[views.Sen
     try:
         sent = await doing
     except NotSentError as error:
-        raise ProblemError(503, str(error), fix="gpuchaos experiment stop does the same without this server") from error
+        fix = (
+            f"{_WITHOUT[action]} does the same without this server, where a broker answers; "
+            "agents that hear nothing undo their faults when the lease ends"
+        )
+        raise ProblemError(503, str(error), fix=fix) from error
     metrics.ACTIONS.labels(action=action).inc()
     return sent
 

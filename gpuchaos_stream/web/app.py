@@ -27,6 +27,8 @@ from gpuchaos_stream.web.tokens import Failures, Tokens
 STATIC: Final = Path(__file__).parent / "static"
 #: Seconds between two looks for what changed: at most four events of a kind a second.
 FLUSH_S: Final = 0.25
+#: Some load balancers ask for the head alone.
+_PROBED: Final = ["GET", "HEAD"]
 
 _log = structlog.get_logger(__name__)
 
@@ -98,15 +100,15 @@ async def _publish(board: Board, streams: Streams, clock: Callable[[], float]) -
 
 
 def _add_probes(app: FastAPI, healthy: Check, ready: Check) -> None:
-    @app.get("/healthz", include_in_schema=False)
+    @app.api_route("/healthz", methods=_PROBED, include_in_schema=False)
     async def health() -> Response:
         return _checked(healthy)
 
-    @app.get("/readyz", include_in_schema=False)
+    @app.api_route("/readyz", methods=_PROBED, include_in_schema=False)
     async def readiness() -> Response:
         return _checked(ready)
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.api_route("/metrics", methods=_PROBED, include_in_schema=False)
     async def exposed(request: Request) -> Response:
         encode, kind = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(REGISTRY), headers={"content-type": kind})

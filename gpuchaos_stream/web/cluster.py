@@ -34,10 +34,14 @@ _encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
 
 
 class ClusterBoard:
-    """What is shown of one cluster. Times in epoch seconds. `watched` False: silence of the worker means nothing."""
+    """What is shown of one cluster. Times in epoch seconds. `watched` False: silence of the worker means nothing.
 
-    def __init__(self, cluster: str, now: float, *, watched: bool = True) -> None:
+    `whole` False: what Kafka keeps has not been read to its end, so a trip or an experiment may be missing.
+    """
+
+    def __init__(self, cluster: str, now: float, *, watched: bool = True, whole: bool = True) -> None:
         self.cluster = cluster
+        self.whole = whole
         self.known = Known(cluster)
         self.ring = Ring()
         self.layout = Layout()
@@ -208,8 +212,12 @@ class ClusterBoard:
             words = f"no worker has spoken of this cluster in the {max(0.0, now - self._began):.0f} s of listening"
             return Freshness(time=now, stale=True, stale_s=None, words=words)
         age = max(0.0, now - self._worker)
-        stale = age > STALE_S
-        words = f"no word from the worker for {age:.0f} s" if stale else "live"
+        stale = age > STALE_S or not self.whole
+        words = "live"
+        if age > STALE_S:
+            words = f"no word from the worker for {age:.0f} s"
+        elif stale:
+            words = "still reading what Kafka keeps: something may be missing"
         return Freshness(time=now, stale=stale, stale_s=round(age, 1), words=words)
 
     def line(self, now: float) -> ClusterLine:

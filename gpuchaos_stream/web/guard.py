@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from gpuchaos_stream.web.problems import ProblemError, answer
 
 #: The most bytes of a request's body.
 MOST_BYTES: Final = 16 * 1024
+#: Seconds that it may take from one part of it to the next.
+BODY_S: Final = 10.0
 #: Nothing but what this server itself serves is loaded, run, sent to or framed.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -107,11 +110,16 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
     too_large = ProblemError(413, f"a body may have {MOST_BYTES} bytes", field="body")
     if not (declared.isascii() and declared.isdecimal()) or len(declared) > 12 or int(declared) > MOST_BYTES:
         raise too_large
-    received = 0
+    received, whole = 0, False
 
     async def bounded() -> Message:
-        nonlocal received
-        message = await receive()
+        nonlocal received, whole
+        try:
+            async with asyncio.timeout(None if whole else BODY_S):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the rest of the body did not come within {BODY_S:g} s") from None
+        whole = not message.get("more_body", False)
         received += len(message.get("body", b""))
         if received > MOST_BYTES:
             raise HTTPException(413, too_large.problem.detail)

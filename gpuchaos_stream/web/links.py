@@ -12,7 +12,7 @@ from gpuchaos_stream.web.views import Links
 _PATHS: Final[dict[str, str]] = {
     "loop": "/d/gpuchaos-loop?var-cluster={cluster}",
     "fleet": "/d/gpuchaos-fleet?var-cluster={cluster}",
-    "node": "/d/gpuchaos-fleet?var-cluster={cluster}&var-node={node}",
+    "node": "/d/gpuchaos-fleet?var-cluster={cluster}&var-cell={cell}&var-node={node}",
     "experiment": "/d/gpuchaos-experiment?var-cluster={cluster}&var-experiment_id={experiment_id}",
     "jobs": "/d/gpuchaos-jobs?var-cluster={cluster}",
     "slo": "/d/gpuchaos-slo?var-cluster={cluster}",
@@ -20,7 +20,7 @@ _PATHS: Final[dict[str, str]] = {
 
 
 def of_cluster(found: Links, cluster: str) -> dict[str, str | None]:
-    """The links of one cluster; `{experiment_id}` and `{node}` are put in by who follows them."""
+    """The links of one cluster; `{experiment_id}`, `{cell}` and `{node}` are put in by who follows them."""
     name = quote(cluster, safe="")
     return {key: url and url.replace("{cluster}", name) for key, url in found.model_dump().items()}
 

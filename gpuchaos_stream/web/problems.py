@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import http
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,7 +14,20 @@ from starlette.responses import Response
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.web.views import Problem
 
-MEDIA = "application/problem+json"
+MEDIA: Final = "application/problem+json"
+_WORDS: Final = {
+    400: "the body cannot be read",
+    401: "no token, or nobody's",
+    403: "this server is read-only, or the request is another site's",
+    404: "no such cluster, experiment or node",
+    408: "the rest of the body did not come",
+    413: "the body is too large",
+    415: "the body is no JSON",
+    421: "this server does not answer under the name that was asked for",
+    422: "a value is wrong: `field` says which",
+    429: "too many wrong tokens from this address",
+    503: "no broker took it in time",
+}
 
 
 class ProblemError(Exception):
@@ -35,8 +49,15 @@ def answer(problem: Problem, headers: Mapping[str, str] | None = None) -> Respon
     return Response(body, status_code=problem.status, media_type=MEDIA, headers=dict(headers or {}))
 
 
+def answers(*codes: int, **words: str) -> dict[int | str, dict[str, Any]]:
+    """The description of errors for a route; `words` as `_503="why"` say it otherwise."""
+    said = _WORDS | {int(code.strip("_")): text for code, text in words.items()}
+    return {code: {"model": Problem, "description": said[code]} for code in codes}
+
+
 def install(app: FastAPI) -> None:
-    """Makes every error of `app` one of these."""
+    """Makes every error of `app` one of these, and its description say so."""
+    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
 
     @app.exception_handler(ProblemError)
     async def said(_: Request, error: ProblemError) -> Response:
@@ -49,6 +70,9 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            said = first.get("ctx", {}).get("error", "it ends too early")
+            return answer(ProblemError(422, f"the body is no JSON: {said}", field="body").problem)
         where = ".".join(str(part) for part in first["loc"] if part not in {"body", "query", "path"}) or "body"
         return answer(ProblemError(422, str(first["msg"]), field=where).problem)
 
@@ -63,3 +87,24 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(_: Request, __: Exception) -> Response:
         return answer(ProblemError(500, "a fault of this server; its log says which").problem)
+
+
+def _described(made: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The description with the media type that errors really have, and no error where nothing can be wrong."""
+
+    def openapi() -> dict[str, Any]:
+        found = made()
+        for operations in found["paths"].values():
+            for operation in operations.values():
+                responses = operation["responses"]
+                if "parameters" not in operation:
+                    responses.pop("404", None)
+                if "requestBody" not in operation and all(p["in"] == "path" for p in operation.get("parameters", ())):
+                    responses.pop("422", None)
+                for code, response in responses.items():
+                    content = response.get("content", {})
+                    if code >= "4" and "application/json" in content:
+                        content[MEDIA] = content.pop("application/json")
+        return found
+
+    return openapi

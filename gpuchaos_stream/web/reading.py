@@ -16,10 +16,10 @@ from gpuchaos_stream.web import states, views
 from gpuchaos_stream.web.cards import experiment_card, incident_line
 from gpuchaos_stream.web.cluster import ClusterBoard
 from gpuchaos_stream.web.known import marks
-from gpuchaos_stream.web.problems import ProblemError
+from gpuchaos_stream.web.problems import ProblemError, answers
 from gpuchaos_stream.web.site import Site, site
 
-router = APIRouter(prefix="/api/v1/clusters", tags=["read"])
+router = APIRouter(prefix="/api/v1/clusters", tags=["read"], responses=answers(404, 421, 422))
 TheSite = Annotated[Site, Depends(site)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="the most that are answered")]
 
@@ -42,7 +42,10 @@ async def snapshot(cluster: str, at: TheSite) -> Response:
     "/{cluster}/events",
     operation_id="followEvents",
     response_class=Response,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "the stream"}},
+    responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "the stream"},
+        **answers(503, _503="too many streams are open, or the server is stopping"),
+    },
 )
 async def events(
     cluster: str, at: TheSite, last_event_id: Annotated[str | None, Header(max_length=100)] = None

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+import structlog
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -25,6 +26,8 @@ SEND_S: Final = 20.0
 _MOST_EVENTS: Final = 200
 
 Clock = Callable[[], float]
+
+_log = structlog.get_logger(__name__)
 
 
 class Streams:
@@ -69,39 +72,39 @@ class Streams:
                 fix="try again later",
                 retry_after="5",
             )
-        return EventStream(self._events(cluster, last_id))
-
-    async def _events(self, cluster: ClusterBoard, last_id: str | None) -> AsyncIterator[bytes]:
         wake = asyncio.Event()
         self._waiting[wake] = cluster.cluster
         metrics.STREAMS.set(len(self._waiting))
-        try:
-            position, first = self._begin(cluster, last_id)
-            yield first
-            pulsed = beaten = self._clock()
-            while not self.closed:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), PULSE_S)
-                wake.clear()
-                missed = cluster.ring.after(position)
-                if missed is None:
-                    metrics.DROPPED.inc()
-                    return
-                parts = [event.encoded(self._board.epoch) for event in missed[:_MOST_EVENTS]]
-                position += len(parts)
-                if len(parts) < len(missed):
-                    wake.set()
-                now = self._clock()
-                if now - beaten >= HEARTBEAT_S:
-                    beaten = now
-                    parts.append(b": still here\n\n")
-                if now - pulsed >= PULSE_S or not parts:
-                    pulsed = now
-                    parts.append(self._pulse(cluster, position, now))
-                yield b"".join(parts)
-        finally:
-            self._waiting.pop(wake, None)
-            metrics.STREAMS.set(len(self._waiting))
+        return EventStream(self._events(cluster, last_id, wake), lambda: self._ended(wake))
+
+    def _ended(self, wake: asyncio.Event) -> None:
+        self._waiting.pop(wake, None)
+        metrics.STREAMS.set(len(self._waiting))
+
+    async def _events(self, cluster: ClusterBoard, last_id: str | None, wake: asyncio.Event) -> AsyncIterator[bytes]:
+        position, first = self._begin(cluster, last_id)
+        yield first
+        pulsed = beaten = self._clock()
+        while not self.closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), PULSE_S)
+            wake.clear()
+            missed = cluster.ring.after(position)
+            if missed is None:
+                metrics.DROPPED.inc()
+                return
+            parts = [event.encoded(self._board.epoch) for event in missed[:_MOST_EVENTS]]
+            position += len(parts)
+            if len(parts) < len(missed):
+                wake.set()
+            now = self._clock()
+            if now - beaten >= HEARTBEAT_S:
+                beaten = now
+                parts.append(b": still here\n\n")
+            if now - pulsed >= PULSE_S or not parts:
+                pulsed = now
+                parts.append(self._pulse(cluster, position, now))
+            yield b"".join(parts)
 
     def _begin(self, cluster: ClusterBoard, last_id: str | None) -> tuple[int, bytes]:
         """Where the stream goes on, and what comes first: what was missed, or a whole snapshot."""
@@ -123,14 +126,15 @@ class Streams:
 
 
 class EventStream(Response):
-    """Sends `events` until they end, the reader leaves, or it leaves a write lying for `SEND_S`."""
+    """Sends `events` until they end, the reader leaves, or it leaves a write lying for `SEND_S`; then calls `ended`."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes]) -> None:
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events = events
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  (ASGI's signature)
         """Answers."""
@@ -138,7 +142,11 @@ class EventStream(Response):
         leaving = asyncio.create_task(_left(receive))
         try:
             await asyncio.wait({sending, leaving}, return_when="FIRST_COMPLETED")
+        except asyncio.CancelledError:
+            # The server ends, and this reader does not read: that is no fault to be logged with its stack.
+            _log.info("a reader that did not read was left at the end")
         finally:
+            self._ended()
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.wait({sending, leaving})

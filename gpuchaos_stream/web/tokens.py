@@ -23,8 +23,15 @@ def read(path: Path) -> dict[bytes, str]:
     """SHA-256 of each token in a file → the name it stands for. One `name:token` a line; `#` begins a comment.
 
     Raises:
-        UserError: the file cannot be read, or a line is wrong.
+        UserError: the file cannot be read, has no token, or a line is wrong.
     """
+    found = _read(path)
+    if not found:
+        raise UserError(str(path), "has no token", "write a line name:token, or leave --token-file out")
+    return found
+
+
+def _read(path: Path) -> dict[bytes, str]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -49,13 +56,13 @@ def read(path: Path) -> dict[bytes, str]:
         if key in found:
             raise UserError(where, f"{name} has the same token as {found[key]}", "give each its own")
         found[key] = name
-    if not found:
-        raise UserError(str(path), "has no token", "write a line name:token, or leave --token-file out")
     return found
 
 
 class Tokens:
-    """The tokens of a file. A changed file counts at once; of one that has become wrong, what was read before."""
+    """The tokens of a file. A changed file counts at once, one without tokens too; of one that has become wrong, what
+    was read before.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -78,7 +85,7 @@ class Tokens:
             return
         self._seen = stamp
         try:
-            self._known = read(self._path)
+            self._known = _read(self._path)
             _log.info("tokens read anew", names=sorted(self._known.values()))
         except UserError as error:
             _log.error("the token file is wrong, the old tokens count", reason=str(error))

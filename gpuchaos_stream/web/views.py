@@ -143,7 +143,9 @@ class MapView(View):
 
 
 class Links(View):
-    """Where the same is in Grafana; null without `--grafana-url`. Replace `{experiment_id}` and `{node}`, escaped."""
+    """Where the same is in Grafana; null without `--grafana-url`. Replace `{experiment_id}`, or `{cell}` and `{node}`,
+    escaped.
+    """
 
     loop: str | None = None
     fleet: str | None = None

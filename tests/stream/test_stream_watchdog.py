@@ -6,7 +6,7 @@ from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuchaos_stream.stream.watchdog import CommitWatchdog
+from gpuchaos_stream.stream.watchdog import LAG, STILL, CommitWatchdog, show
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -66,3 +66,20 @@ def test_whatever_is_called_stuck_had_the_same_commit_and_lag_for_the_whole_limi
         window = steps[max(0, now - limit) : now + 1]
         same = now >= limit and all(step[0] == committed and step[1] > 0 for step in window)
         assert bool(stuck) == same
+
+
+def test_a_partition_that_is_another_workers_now_leaves_no_number_behind() -> None:
+    def shown() -> dict[str, float]:
+        samples = (sample for metric in (LAG, STILL) for family in metric.collect() for sample in family.samples)
+        return {f"{s.name}/{s.labels['partition']}": s.value for s in samples if s.labels["topic"] == "moved"}
+
+    one, other = TopicPartition("moved", 0), TopicPartition("moved", 1)
+    lag, still = "gpuchaos_commit_lag_records", "gpuchaos_commit_still_seconds"
+    show({one: (5.0, 1.0), other: (50_000.0, 9.0)})
+    assert shown() == {f"{lag}/0": 5.0, f"{lag}/1": 50_000.0, f"{still}/0": 1.0, f"{still}/1": 9.0}
+    show({one: (4.0, 0.0)})
+    assert shown() == {f"{lag}/0": 4.0, f"{still}/0": 0.0}
+    show({other: (3.0, 0.0)})
+    assert shown() == {f"{lag}/1": 3.0, f"{still}/1": 0.0}
+    show({})
+    assert shown() == {}

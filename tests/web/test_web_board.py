@@ -327,6 +327,17 @@ def test_a_board_is_stale_until_a_worker_speaks_and_again_when_it_falls_silent()
     assert (stale.stale, stale.words) == (True, "no word from the worker for 11 s")
 
 
+def test_what_kafka_keeps_is_believed_only_when_it_has_been_read_to_its_end() -> None:
+    board = Board(epoch="e", whole=False)
+    board.hear(Tick(id="t", time=T0 + 31, cluster=CLUSTER), T0 + 31)
+    early = board.clusters[CLUSTER].freshness(T0 + 31)
+    assert (early.stale, early.words[:13]) == (True, "still reading")
+    board.read_whole()
+    assert board.clusters[CLUSTER].freshness(T0 + 31).stale, "not before it is published"
+    board.flush(T0 + 31)
+    assert not board.clusters[CLUSTER].freshness(T0 + 31).stale
+
+
 def test_a_node_of_which_no_fresh_summary_tells_is_silent() -> None:
     board = board_of(watched=True)
     later = T0 + 31 + UNHEARD_S

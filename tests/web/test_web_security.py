@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from web_kit import CLUSTER, TOKEN, WHO, Running, running, synthetic_board, write_tokens
 
+from gpuchaos_dashboards.queries import choices, names
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.web.guard import HEADERS, MOST_BYTES, POLICY, allowed_hosts, name_of
 from gpuchaos_stream.web.links import links, of_cluster
@@ -216,6 +217,8 @@ def test_a_changed_token_file_counts_at_once_and_a_broken_one_leaves_the_old(tmp
     assert tokens.name("abcdefghijklmnopqrstuvwxyz") == "other"
     path.unlink()
     assert tokens.name("abcdefghijklmnopqrstuvwxyz") == "other"
+    path.write_text("# nobody for now\n")
+    assert tokens.name("abcdefghijklmnopqrstuvwxyz") is None, "its line was taken out"
     path.write_text(f"{WHO}:{TOKEN}\n")
     assert tokens.name(TOKEN) == WHO
 
@@ -342,10 +345,14 @@ def test_the_links_name_dashboards_and_variables_that_there_are() -> None:
         path = urlsplit(link)
         board = json.loads((ROOT / f"dashboards/{path.path.removeprefix('/d/')}.json").read_text())
         variables = {f"var-{variable['name']}" for variable in board["templating"]["list"]}
-        assert set(parse_qs(path.query)) <= variables, name
+        named = {each.removeprefix("var-") for each in parse_qs(path.query)}
+        assert {f"var-{each}" for each in named} <= variables, name
+        # One that is chosen among those of another says nothing without it.
+        for chosen, selector, _ in choices(board):
+            assert chosen not in named or names(selector) <= named, name
 
 
 def test_a_cluster_is_put_into_its_links_and_cannot_break_out_of_them() -> None:
     found = of_cluster(links("http://g"), "a&b={node}")
-    assert found["node"] == "http://g/d/gpuchaos-fleet?var-cluster=a%26b%3D%7Bnode%7D&var-node={node}"
+    assert found["node"] == "http://g/d/gpuchaos-fleet?var-cluster=a%26b%3D%7Bnode%7D&var-cell={cell}&var-node={node}"
     assert set(of_cluster(links(None), "a").values()) == {None}

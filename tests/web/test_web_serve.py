@@ -127,7 +127,12 @@ def test_an_experiment_stopped_through_the_api_is_undone_and_a_server_that_start
                 until(lambda: client.get(copy).status_code == 200, 30)
                 assert client.get(copy).json()["read_only"] is True
                 until(lambda: shown(client, copy) == shown(client, api), 30)
-                assert other.stop(20) == 0
+                with client.stream("GET", copy + "/events") as stream:
+                    lines = stream.iter_lines()
+                    until(lambda: next(lines).startswith("event: snapshot"))
+                    assert other.stop(20) == 0
+                    assert list(lines), "it ends in order, not in the middle of a chunk"
+                assert "Traceback" not in other.said()
 
 
 def state_of(client: httpx.Client, api: str, node: str) -> str:
@@ -174,6 +179,7 @@ def test_bad_options_are_refused_in_words(tmp_path: Path, monkeypatch: pytest.Mo
     assert "the key cannot be read" in refused("--token-file", tokens)
     assert "without --token-file" in refused("--key", str(tmp_path / "key.json"))
     assert "is no address" in refused("--grafana-url", "grafana")
+    assert "is not one of" in refused("--log-level", "LOUD")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"127.0.0.1:{port}: cannot listen there" in refused("--port", str(port))

@@ -35,6 +35,7 @@ from gpuchaos_stream.events.node import GpuPlace, NodeInfo, PortPlace
 from gpuchaos_stream.events.observation import CellSummary, NodeSeen
 from gpuchaos_stream.web.app import create_app
 from gpuchaos_stream.web.board import Board
+from gpuchaos_stream.web.connection import Connection
 from gpuchaos_stream.web.guard import allowed_hosts
 from gpuchaos_stream.web.tokens import Tokens
 from gpuchaos_stream.web.views import Links, Sent
@@ -43,6 +44,8 @@ CLUSTER = "sim"
 T0 = 1_800_000_000.0
 TOKEN = "a-token-of-the-on-call-0123456789"  # noqa: S105  (of a test)
 WHO = "oncall"
+#: Seconds that a server waits for its last requests.
+GRACE_S = 2
 
 
 # -- events ------------------------------------------------------------------------------------------------------
@@ -307,6 +310,7 @@ class Running:
 
     def stop(self) -> None:
         if self._thread is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.app.state.site.streams.close)
             self._loop.call_soon_threadsafe(setattr, self._server, "should_exit", True)
             self._thread.join(20)
         self._thread = None
@@ -331,7 +335,8 @@ class Running:
             host="127.0.0.1",
             port=self.port,
             log_config=None,
-            timeout_graceful_shutdown=2,
+            http=Connection,
+            timeout_graceful_shutdown=GRACE_S,
             proxy_headers=False,
         )
         self._server = uvicorn.Server(config)

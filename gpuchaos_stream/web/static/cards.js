@@ -3,7 +3,7 @@
 
 import { el, keyed, svg } from './dom.js';
 import { timeline } from './timeline.js';
-import { clock, count, levelWord, seconds, short, stamp } from './words.js';
+import { clock, count, day, levelWord, seconds, short, stamp } from './words.js';
 
 /** Statuses after which there is nothing left to be stopped. */
 const PAST_STOPPING = ['undoing', 'halting', 'recovering', 'finished'];
@@ -21,7 +21,7 @@ export function running(parent, views, context) {
 
 /** The finished ones: a line each, which opens to the whole card. */
 export function finished(parent, views, context) {
-  keyed(parent, views.map((view) => [view.id, `${view.time}${view.verdict}`, () => {
+  keyed(parent, views.map((view) => [view.id, `${view.time}${view.verdict}${day(context.now)}`, () => {
     const body = el('div', { class: 'card' });
     const details = el(
       'details',
@@ -31,12 +31,12 @@ export function finished(parent, views, context) {
         { 'data-focus': `done-${view.id}` },
         el('span', { class: `badge ${TONES[view.verdict] ?? 'plain'}` }, view.verdict ?? 'no verdict'),
         el('span', { class: 'name' }, view.name),
-        el('time', { class: 'dim' }, clock(view.finished)),
+        el('time', { class: 'dim' }, clock(view.finished, context.now)),
         view.reason && el('span', { class: 'why' }, view.reason),
       ),
       body,
     );
-    details.addEventListener('toggle', () => { if (details.open) parts(body, view, { ...context, now: null }); });
+    details.addEventListener('toggle', () => { if (details.open) parts(body, view, { ...context, now: null, at: context.now }); });
     return details;
   }]));
 }
@@ -44,19 +44,20 @@ export function finished(parent, views, context) {
 function parts(parent, view, context) {
   const { links, readOnly, old } = context;
   const over = view.status === 'finished';
+  const at = context.at ?? context.now;
   const now = over ? null : context.now - view.origin;
   const width = Math.max(240, Math.floor(parent.clientWidth || 340) - 26);
   const beat = over ? '' : Math.floor(now / Math.max(1, Math.floor(view.end_s / 120)));
   const left = over ? '' : remaining(view, context.now);
   const rows = [
     ['head', [view.status, view.verdict], () => head(view)],
-    ['line', [view.started, view.owner], () => el('p', { class: 'dim line' }, `${view.fault} on ${count(view.faults.length, 'target')} · ${view.owner} · ${clock(view.started)}`)],
+    ['line', [view.started, view.owner, day(at)], () => el('p', { class: 'dim line' }, `${view.fault} on ${count(view.faults.length, 'target')} · ${view.owner} · ${clock(view.started, at)}`)],
     ['left', left, () => el('p', { class: 'left' }, left)],
     ['reason', view.reason, () => el('p', { class: 'reason' }, view.reason)],
     ['picture', [view.bars, view.goals, view.ends, beat, width], () => el('div', { class: 'picture' }, timeline(view, width, now))],
     ['levels', [view.levels, view.unknown_nodes], () => levels(view)],
     ['goals', [view.goals, over], () => goals(view)],
-    ['undo', [view.halts, view.undo_confirmed, view.faults], () => undoing(view)],
+    ['undo', [view.halts, view.undo_confirmed, view.faults, day(at)], () => undoing(view, at)],
     ['count', [view.attributed, view.unattributed], () => anomalies(view)],
     ['more', view.timeline, () => moments(view)],
     ['actions', [readOnly, old, stoppable(view), links.experiment], () => actions(view, context)],
@@ -145,10 +146,10 @@ function goals(view) {
 const unsettled = (view) => PAST_STOPPING.includes(view.status) && !view.undo_confirmed;
 
 /** How far each halt is, and what is not known to be undone. */
-function undoing(view) {
+function undoing(view, now) {
   const rows = view.halts.map((halt) => {
     const after = (at) => (at === null ? null : `+${seconds(at - halt.requested)}`);
-    const steps = [['requested', clock(halt.requested)], ['acknowledged', after(halt.acknowledged)], ['undone', after(halt.undone)], ['confirmed', after(halt.confirmed)]];
+    const steps = [['requested', clock(halt.requested, now)], ['acknowledged', after(halt.acknowledged)], ['undone', after(halt.undone)], ['confirmed', after(halt.confirmed)]];
     if (halt.escalated !== null) steps.push(['escalated: a person is needed', after(halt.escalated)]);
     return el(
       'li',

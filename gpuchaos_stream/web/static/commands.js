@@ -8,6 +8,8 @@ import { seconds } from './words.js';
 const TAKEN_S = 10;
 /** Answers after which another token is asked for: it is nobody's, or too many of those came from here. */
 const NOT_TAKEN = new Set([401, 429]);
+/** What tokens are made of; others cannot even be sent. */
+const TOKEN = /^[\x21-\x7e]+$/;
 
 /** What there is to ask, and how to see that it was done: `steps(board, id, answered)` → `[[done, words], …]`. */
 const KINDS = {
@@ -73,7 +75,12 @@ export class Commands {
       this.needsToken();
       byId('ask-token').focus();
     });
-    this.dialog.addEventListener('close', () => { this.now = null; });
+    this.dialog.addEventListener('close', () => {
+      this.now = null;
+      // The button that it was opened with may be gone by what was done.
+      const at = document.activeElement;
+      if (at === document.body || this.dialog.contains(at)) byId('experiments').focus();
+    });
   }
 
   /** Opens the dialog for `kind`; `id` and `name` are the experiment's. */
@@ -115,7 +122,15 @@ export class Commands {
       byId('ask-reason').focus();
       return;
     }
-    if (token.get() === null) token.set(byId('ask-token').value.trim());
+    if (token.get() === null) {
+      const given = byId('ask-token').value.trim();
+      if (!TOKEN.test(given)) {
+        this.problem(given ? 'Nothing was sent: no token has spaces or such characters. Was it copied whole?' : 'A token is needed: who runs this server has it.');
+        byId('ask-token').focus();
+        return;
+      }
+      token.set(given);
+    }
     byId('ask-go').disabled = true;
     this.problem('');
     try {

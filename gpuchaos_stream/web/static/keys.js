@@ -17,7 +17,8 @@ function move(map, event) {
   const step = STEPS[event.key];
   if (step) return (map.view === 'rails' ? onRails : map.at.node === null ? onCells : onNodes)(map, step);
   const { at, board } = map;
-  switch (event.key) {
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  switch (key) {
     case 'Enter':
     case ' ':
       return enter(map);
@@ -28,7 +29,7 @@ function move(map, event) {
       return toEnd(map, event.key === 'Home');
     case 'n':
     case 'p':
-      return toBroken(map, event.key === 'n' ? 1 : -1, at, board);
+      return toBroken(map, key === 'n' ? 1 : -1, at, board);
     default:
       return false;
   }

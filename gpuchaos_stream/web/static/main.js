@@ -10,7 +10,7 @@ import { Panel } from './panel.js';
 import { Stream } from './stream.js';
 import { glance, health, legend, lists, news, strip } from './strip.js';
 import { tables } from './table.js';
-import { count } from './words.js';
+import { count, stamp } from './words.js';
 
 /** Measures of updates that are kept, for whoever looks. */
 const MOST_MEASURES = 200;
@@ -147,13 +147,20 @@ function look() {
   const state = health(board, link, silence());
   strip(board, state, now());
   map.setOld(state.old);
+  panel.setOld(state.old);
   byId('frame').classList.toggle('old', state.old);
   const seen = glance(board, state);
   if (before && before.cluster === seen.cluster) {
     const said = news(before, seen);
     if (said.length) byId('live').textContent = `${said.slice(0, 4).join('. ')}.`;
+    // What is said of old data is compared when it is live again: until then it is not news.
+    if (seen.old) {
+      Object.assign(before, { old: true, words: seen.words });
+      return;
+    }
   }
-  before = board.cluster === null ? null : seen;
+  if (board.cluster === null) before = null;
+  else before = seen.old ? { ...seen, tripped: null, experiments: null } : seen;
 }
 
 // Time goes on without any news: time left, and how old everything is.
@@ -178,6 +185,12 @@ function follow(cluster) {
   });
 }
 
+/** Why the server is not ready, null if it is. */
+async function reason() {
+  const answer = await fetch('/readyz', { cache: 'no-store' });
+  return answer.ok ? null : (await answer.text()).trim();
+}
+
 async function clusters() {
   const select = byId('cluster');
   try {
@@ -190,7 +203,8 @@ async function clusters() {
     }
     if (!names.length) {
       byId('nothing').hidden = false;
-      say(byId('nothing'), 'Nothing was heard of any cluster yet. Is a worker running, and is this the right Kafka?');
+      const waits = await reason();
+      say(byId('nothing'), waits ? `Nothing is known yet: ${waits}.` : 'Nothing was heard of any cluster yet. Is a worker running, and is this the right Kafka?');
       say(byId('fresh-words'), 'no cluster is known yet');
     } else if (!stream) {
       follow(select.value);
@@ -284,6 +298,9 @@ function toExperiment(id) {
 function stop(id) {
   commands.open('stop', id, board.experiments.get(id)?.name ?? id);
 }
+
+// Paper does not say how old it is.
+addEventListener('beforeprint', () => say(byId('printed'), `Printed ${stamp(now())}: ${byId('fresh-words').textContent}.`));
 
 byId('trip').addEventListener('click', () => commands.open('trip'));
 byId('reset').addEventListener('click', () => commands.open('reset'));

@@ -2,7 +2,7 @@
 
 import { get, path } from './api.js';
 import { el, keyed, svg } from './dom.js';
-import { clock, count, seconds, short, stamp, stateWord } from './words.js';
+import { clock, count, short, stamp, stateWord } from './words.js';
 
 const SHAPES = {
   ok: () => svg('rect', { x: 2, y: 2, width: 8, height: 8 }),
@@ -23,6 +23,8 @@ export class Panel {
     Object.assign(this, { board, host, links, go });
     this.shown = null;
     this.asked = 0;
+    this.old = false;
+    this.parts = [];
     host.addEventListener('keydown', (event) => { if (event.key === 'Escape') this.close(); });
   }
 
@@ -41,7 +43,10 @@ export class Panel {
     const fresh = JSON.stringify(what) !== JSON.stringify(this.shown);
     this.shown = what;
     this.host.hidden = false;
-    if (fresh) this.host.replaceChildren(el('p', { class: 'dim' }, 'asking…'));
+    if (fresh) {
+      this.parts = [['asking', '', () => el('p', { class: 'dim' }, 'asking…')]];
+      this.show(this.parts);
+    }
     const done = what.node === undefined ? this.cell() : this.ask();
     if (focus) Promise.resolve(done).then(() => this.host.querySelector('h2')?.focus());
     return done;
@@ -55,6 +60,15 @@ export class Panel {
       const cell = this.find();
       if (!cell || !nodes || nodes.some((node) => board.cellOf[node] === cell.index)) this.cell();
     } else if (!nodes || nodes.includes(board.indexOf.get(this.shown.node))) this.ask();
+  }
+
+  /** Whether what is shown may be believed. */
+  setOld(old) {
+    if (old === this.old) return;
+    this.old = old;
+    if (!this.shown) return;
+    if (old) this.show(this.parts);
+    else this.changed(null);
   }
 
   find() {
@@ -73,7 +87,10 @@ export class Panel {
 
   show(parts) {
     for (const child of [...this.host.children]) if (!child.dataset.key) child.remove();
-    keyed(this.host, parts.filter(Boolean).map(([key, signature, make]) => [key, JSON.stringify(signature), make]));
+    this.parts = parts;
+    const [head, ...rest] = parts.filter(Boolean);
+    const old = this.old && ['old', '', () => el('p', { class: 'warn' }, 'As last heard of: it may be otherwise now.')];
+    keyed(this.host, [head, old, ...rest].filter(Boolean).map(([key, signature, make]) => [key, JSON.stringify(signature), make]));
   }
 
   // ---- one cell: its nodes as buttons, large enough for a finger
@@ -118,7 +135,7 @@ export class Panel {
   whole(view) {
     const { board, go } = this;
     const { info } = view;
-    const link = this.links()?.fleet?.replace('{node}', encodeURIComponent(view.node));
+    const link = this.links()?.node?.replace('{cell}', encodeURIComponent(info.cell)).replace('{node}', encodeURIComponent(view.node));
     const place = [['cell', info.cell], ['rack', info.rack], ['leaf', info.leaf], ['NVLink domain', info.nvlink_domain], ['jobs', info.jobs.join(', ')], ['agent', info.agent_version], ['last heard', stamp(view.heard)]];
     const cell = board.cells.findIndex((each) => each.name === info.cell);
     this.show([
@@ -137,9 +154,8 @@ export class Panel {
   }
 
   anomaly(each) {
-    const since = seconds(Math.max(0, this.go.now() - each.start));
     const cause = each.experiment_id === null ? 'not explained' : `charged to ${this.board.experiments.get(each.experiment_id)?.name ?? each.experiment_id}`;
-    return el('li', { class: each.experiment_id === null ? 'unexplained' : 'hurt' }, el('b', {}, `${each.metric} on ${each.entity}`), ` (${each.severity}), since ${clock(each.start)}, ${since} ago: ${cause}`, each.sentence && el('span', { class: 'dim' }, ` ${each.sentence}`));
+    return el('li', { class: each.experiment_id === null ? 'unexplained' : 'hurt' }, el('b', {}, `${each.metric} on ${each.entity}`), ` (${each.severity}), since ${clock(each.start, this.go.now())}: ${cause}`, each.sentence && el('span', { class: 'dim' }, ` ${each.sentence}`));
   }
 
   devices({ info, anomalies }) {

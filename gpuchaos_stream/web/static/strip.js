@@ -2,7 +2,7 @@
 
 import * as cards from './cards.js';
 import { byId, el, keyed, say } from './dom.js';
-import { clock, count, seconds, stateWord } from './words.js';
+import { clock, count, day, seconds, stateWord } from './words.js';
 import { sign } from './panel.js';
 
 /** Nodes of an incident that are buttons; the rest is counted. */
@@ -19,26 +19,30 @@ export function health(board, link, silence) {
 
 /** The strip. `state`: `{old, words}` of `health`; `now` by the server's clock. */
 export function strip(board, state, now) {
+  const known = board.cluster !== null;
+  const last = known && state.old ? ', as last heard of' : '';
   tone('fresh', state.old ? 'warn' : 'good');
   say(byId('fresh-words'), state.words);
   const { breaker } = board;
   const tripped = breaker?.tripped === true;
   tone('breaker', tripped ? 'bad' : 'plain');
-  say(byId('breaker-words'), breakerWords(breaker, now));
+  say(byId('breaker-words'), breakerWords(breaker, now) + (breaker ? last : ''));
   byId('trip').hidden = board.readOnly || tripped || !breaker;
   byId('reset').hidden = board.readOnly || !tripped;
   const running = board.running().length;
   tone('running', running ? 'fault' : 'plain');
-  say(byId('running'), running ? `${count(running, 'experiment')} running` : 'no experiment running');
+  const runs = running ? `${count(running, 'experiment')} running` : 'no experiment running';
+  say(byId('running'), known ? runs + last : 'experiments: not known yet');
   tone('unexplained', board.incidentCount ? 'warn' : 'plain');
-  say(byId('unexplained'), board.incidentCount ? `${board.incidentCount} not explained` : 'nothing unexplained');
-  byId('unexplained').hidden = board.cluster === null;
-  byId('read-only').hidden = !board.readOnly || board.cluster === null;
+  say(byId('unexplained'), (board.incidentCount ? `${board.incidentCount} not explained` : 'nothing unexplained') + last);
+  byId('unexplained').hidden = !known;
+  byId('read-only').hidden = !board.readOnly || !known;
   byId('grafana').hidden = !board.links.loop;
   if (board.links.loop) byId('grafana').href = board.links.loop;
-  byId('banner').hidden = !state.old || board.cluster === null;
+  byId('banner').hidden = !state.old || !known;
   say(byId('banner'), state.old ? `Out of date: ${state.words}. The map is grey: what it shows was true, and may not be any more.` : '');
-  document.title = `${state.old ? 'OUT OF DATE · ' : tripped ? 'TRIPPED · ' : running ? `${running} running · ` : ''}${board.cluster ?? ''} · GPUChaos`;
+  const first = !known ? '' : state.old ? 'OUT OF DATE' : tripped ? 'TRIPPED' : running ? `${running} running` : '';
+  document.title = [first, board.cluster, 'GPUChaos'].filter(Boolean).join(' · ');
 }
 
 function tone(id, name) {
@@ -49,8 +53,8 @@ function tone(id, name) {
 
 function breakerWords(breaker, now) {
   if (!breaker) return 'breaker: not known yet';
-  if (breaker.tripped) return `BREAKER TRIPPED since ${clock(breaker.since)}: ${breaker.cause || 'no cause was given'}`;
-  if (breaker.frozen_until !== null && breaker.frozen_until > now) return `no new faults until ${clock(breaker.frozen_until)}`;
+  if (breaker.tripped) return `BREAKER TRIPPED since ${clock(breaker.since, now)}: ${breaker.cause || 'no cause was given'}`;
+  if (breaker.frozen_until !== null && breaker.frozen_until > now) return `no new faults until ${clock(breaker.frozen_until, now)}`;
   return 'breaker closed';
 }
 
@@ -72,15 +76,16 @@ export function legend(board, wanted, toggle) {
 /** The three lists at the side. `context` as of the cards, with `node(name)` and `experiment(id)`. */
 export function lists(board, context) {
   const known = board.cluster !== null;
+  const last = context.old ? ' That is as last heard of: it may be otherwise now.' : '';
   const running = board.running();
   cards.running(byId('running-list'), running, context);
-  none('running', running.length, known ? 'No experiment is running. Start one with "gpuchaos experiment run".' : 'Nothing is known yet.');
+  none('running', running.length, known ? last ? `No experiment is running.${last}` : 'No experiment is running. Start one with "gpuchaos experiment run".' : 'Nothing is known yet.');
   const finished = board.finished();
   cards.finished(byId('finished-list'), finished, context);
   none('finished', finished.length, known ? 'None has finished as far as Kafka remembers.' : 'Nothing is known yet.');
   const incidents = [...board.incidents.values()].sort((one, other) => other.opened - one.opened);
-  keyed(byId('incidents-list'), incidents.map((view) => [view.id, String(view.time), () => incident(view, context)]));
-  none('incidents', incidents.length, known ? 'Nothing is broken that no experiment explains.' : 'Nothing is known yet.');
+  keyed(byId('incidents-list'), incidents.map((view) => [view.id, `${view.time} ${day(context.now)}`, () => incident(view, context)]));
+  none('incidents', incidents.length, known ? `Nothing is broken that no experiment explains.${last}` : 'Nothing is known yet.');
   const more = board.incidentCount - incidents.length;
   byId('incidents-more').hidden = more <= 0;
   say(byId('incidents-more'), more > 0 ? `and ${count(more, 'older one')}` : '');
@@ -91,13 +96,13 @@ function none(name, number, words) {
   say(byId(`${name}-none`), words);
 }
 
-function incident(view, { node }) {
+function incident(view, { node, now }) {
   const more = view.node_count - Math.min(MOST_NODES, view.nodes.length);
   return el(
     'li',
     {},
     el('p', {}, el('span', { class: `badge ${view.severity === 'critical' || view.severity === 'error' ? 'bad' : 'warn'}` }, view.severity), ' ', el('b', {}, view.title)),
-    el('p', { class: 'dim' }, `since ${clock(view.opened)}, ${count(view.anomaly_count, 'anomaly', 'anomalies')}${view.jobs.length ? `; jobs: ${view.jobs.slice(0, 4).join(', ')}${view.jobs.length > 4 ? '…' : ''}` : ''}`),
+    el('p', { class: 'dim' }, `since ${clock(view.opened, now)}, ${count(view.anomaly_count, 'anomaly', 'anomalies')}${view.jobs.length ? `; jobs: ${view.jobs.slice(0, 4).join(', ')}${view.jobs.length > 4 ? '…' : ''}` : ''}`),
     view.nodes.length > 0 && el('p', { class: 'chips' }, view.nodes.slice(0, MOST_NODES).map((name) => el('button', { type: 'button', class: 'link', 'data-focus': `incident-${view.id}-${name}`, onclick: () => node(name) }, name)), more > 0 && el('span', { class: 'dim' }, `and ${more} more`)),
   );
 }
@@ -106,8 +111,9 @@ function incident(view, { node }) {
 export function news(before, now) {
   const said = [];
   if (before.old !== now.old) said.push(now.old ? `Out of date: ${now.words}` : 'The data is live again');
+  if (now.old) return said;
   if (before.tripped !== null && before.tripped !== now.tripped) said.push(now.tripped ? 'The breaker has tripped: no new faults' : 'The breaker is closed again');
-  for (const [id, each] of now.experiments) {
+  for (const [id, each] of before.experiments ? now.experiments : []) {
     const was = before.experiments.get(id);
     if (!was) {
       if (each.status !== 'finished') said.push(`Experiment ${each.name} has begun`);

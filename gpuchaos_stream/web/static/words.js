@@ -41,10 +41,13 @@ export function seconds(value) {
   return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, '0')} min`;
 }
 
-/** The time of day of an epoch second, UTC, as everything else in the field says it. */
-export function clock(at) {
+/** The day of an epoch second, UTC, as a number. */
+export const day = (at) => Math.floor(at / 86_400);
+
+/** The time of day of an epoch second, UTC, as everything else in the field says it; with its date unless `now` has it. */
+export function clock(at, now) {
   if (at === null || at === undefined) return '-';
-  return `${new Date(at * 1000).toISOString().slice(11, 19)} UTC`;
+  return day(at) === day(now) ? `${new Date(at * 1000).toISOString().slice(11, 19)} UTC` : stamp(at);
 }
 
 /** `2026-11-30 19:10:42 UTC`. */
