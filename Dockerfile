@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # Two images from one file. `worker` is the command `gpuchaos` (workers, page, notifications, schedule, simulated
 # cluster); `agent` is `gpuchaos-agent`, without Faust, NumPy and click.
 #

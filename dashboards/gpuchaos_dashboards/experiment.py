@@ -104,7 +104,6 @@ def _what(made: Page) -> None:
             number(
                 About("Status", "Where it is in its life.", "none", _GONE, words=shared.STATUSES),
                 Query(_STATUS),
-                spark=False,
             ),
             4,
             5,

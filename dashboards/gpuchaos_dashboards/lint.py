@@ -149,6 +149,8 @@ def _targets(panel: Mapping[str, Any]) -> Iterator[str]:
     for each in (panel, *targets):
         if each.get("datasource") != {"type": "prometheus", "uid": "${datasource}"}:
             yield "its data source is not the variable"
+    if panel["type"] in {"stat", "bargauge"} and not all(target.get("instant") for target in targets):
+        yield "the last number of a time would be shown as now's: ask for this moment"
 
 
 def _grid(dashboard: Dashboard, _: World) -> Iterator[str]:

@@ -53,7 +53,6 @@ def _now(made: Page) -> None:
                     {0: ("closed", "green"), 1: ("tripped", "red")},
                 ),
                 Query(f"max(gpuchaos_breaker_tripped{{{C}}})"),
-                spark=False,
             ),
             4,
             4,

@@ -77,14 +77,14 @@ class About:
     high: float | None = None
 
 
-def number(about: About, *queries: Query, spark: bool = True) -> stat.Panel:
-    """One large number, coloured by its thresholds."""
+def number(about: About, *queries: Query) -> stat.Panel:
+    """One large number, coloured by its thresholds; that of this moment, so that none is shown where none is told."""
     panel = _dressed(stat.Panel(), about, queries)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
     panel.color_mode(
         common_models.BigValueColorMode.BACKGROUND if about.words else common_models.BigValueColorMode.VALUE
     )
-    panel.graph_mode(common_models.BigValueGraphMode.AREA if spark else common_models.BigValueGraphMode.NONE)
+    panel.graph_mode(common_models.BigValueGraphMode.NONE)
     panel.orientation(common_models.VizOrientation.AUTO)
     panel.text_mode(common_models.BigValueTextMode.AUTO)
     return panel.justify_mode(common_models.BigValueJustifyMode.AUTO)
@@ -235,13 +235,16 @@ def _dressed(panel: _Queried, about: About, queries: Sequence[Query]) -> _Querie
     if about.links:
         panel.data_links([build.DashboardLink(title).url(url) for title, url in about.links.items()])
     for name, query in zip("ABCDEFGHIJ", queries, strict=False):
-        panel.with_target(_target(name, query, tabular=isinstance(panel, table.Panel)))
+        panel.with_target(_target(name, query, panel))
     return panel
 
 
-def _target(name: str, query: Query, *, tabular: bool) -> prometheus.Dataquery:
+def _target(name: str, query: Query, panel: Panel) -> prometheus.Dataquery:
     target = prometheus.Dataquery().ref_id(name).expr(query.expr).datasource(PROMETHEUS)
     target.legend_format(query.legend).exemplar(query.exemplars)
-    if tabular:
+    if isinstance(panel, table.Panel):
         return target.format(PromQueryFormat.TABLE).instant()
+    # The last of a time would be shown as now's, long after whoever told it has fallen silent.
+    if isinstance(panel, stat.Panel | bargauge.Panel):
+        return target.format(PromQueryFormat.TIME_SERIES).instant()
     return target.format(PromQueryFormat.HEATMAP if query.buckets else PromQueryFormat.TIME_SERIES).range()

@@ -144,7 +144,7 @@ class RuleSet:
 
 def rule_files(paths: Iterable[Path]) -> list[Path]:
     """The rule files at `paths`: files as they are, of folders every `*.yaml` but those in a folder `tests` or
-    `prometheus`.
+    `prometheus`, and what is hidden.
 
     Raises:
         UserError: a path is not there, or a folder holds no rule file.
@@ -152,7 +152,7 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*.yaml") if NOT_OURS.isdisjoint(p.relative_to(path).parts[:-1]))
+            inside = sorted(p for p in path.rglob("*.yaml") if is_ours(p.relative_to(path)))
             if not inside:
                 raise UserError(str(path), "holds no rule file", "rule files end in .yaml")
             found += inside
@@ -161,6 +161,19 @@ def rule_files(paths: Iterable[Path]) -> list[Path]:
         else:
             raise UserError(str(path), "is not there", "give rule files, or a folder of them")
     return list(dict.fromkeys(found))
+
+
+def is_ours(inside: Path) -> bool:
+    """Whether a file of a folder of rules, by its path below it, is a rule file.
+
+    What is hidden is not: a ConfigMap that is mounted holds its files a second time, in a folder `..2026_01_01…`.
+    """
+    return NOT_OURS.isdisjoint(inside.parts[:-1]) and not is_hidden(inside)
+
+
+def is_hidden(inside: Path) -> bool:
+    """Whether a file, or a folder on the way to it, has a name that begins with a dot."""
+    return any(part.startswith(".") for part in inside.parts)
 
 
 def load(paths: Iterable[Path]) -> RuleSet:

@@ -34,7 +34,7 @@ from gpuchaos_stream.guard.context import ClusterContext, ExperimentContext, cal
 from gpuchaos_stream.guard.decision import Decision
 from gpuchaos_stream.guard.expression import ExpressionError, resolve
 from gpuchaos_stream.guard.guard import Guard
-from gpuchaos_stream.guard.rules import PROMETHEUS, Action, Pause, RuleSet, known_rule, load, rule_files
+from gpuchaos_stream.guard.rules import PROMETHEUS, Action, Pause, RuleSet, is_hidden, known_rule, load, rule_files
 from gpuchaos_stream.yamlfile import Document, read
 
 #: Event time at which a test's series begin, epoch seconds. Any would do; 0 would hide a mistake with "never".
@@ -114,7 +114,9 @@ def files_of_tests(paths: Iterable[Path]) -> list[Path]:
             inside = sorted(
                 p
                 for p in path.rglob("*.yaml")
-                if p.parent.name == "tests" and PROMETHEUS not in p.relative_to(path).parts
+                if p.parent.name == "tests"
+                and PROMETHEUS not in p.relative_to(path).parts
+                and not is_hidden(p.relative_to(path))
             )
             if not inside:
                 raise UserError(str(path), "holds no rule test", "rule tests are *.yaml in a folder named tests")

@@ -42,6 +42,8 @@ class Detection:
 
     def keep(self, partitions: Collection[int]) -> None:
         """Drops the windows of all but `partitions`: the others are another worker's now."""
+        for gone in self._detectors.keys() - set(partitions):
+            metrics.FRAMES_LATE.remove(str(gone))
         self._detectors = {number: each for number, each in self._detectors.items() if number in partitions}
 
     def knows(self, partition: int) -> bool:

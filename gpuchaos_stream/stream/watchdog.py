@@ -33,6 +33,8 @@ LAG: Final = Gauge("gpuchaos_commit_lag_records", "Records after the committed o
 STILL: Final = Gauge(
     "gpuchaos_commit_still_seconds", "Time for which commits have stood still despite lag", ["topic", "partition"]
 )
+#: Labels that the two gauges have now.
+_shown: Final = set[tuple[str, str]]()
 STUCK: Final = Counter("gpuchaos_commit_stuck_total", "Partitions found stuck", ["topic", "partition"])
 
 _log = structlog.get_logger(__name__)
@@ -182,8 +184,21 @@ async def _look(reader: Any, partitions: Iterable[TopicPartition], watchdog: Com
     ends = await end_offsets(reader, watched)
     now = time.monotonic()
     stuck = watchdog.observe(now, committed, ends)
-    for tp in watched:
-        labels = (tp.topic, str(tp.partition))
-        LAG.labels(*labels).set(max(0, ends[tp] - (committed[tp] or 0)))
-        STILL.labels(*labels).set(watchdog.still_s(now, tp))
+    show({tp: (max(0, ends[tp] - (committed[tp] or 0)), watchdog.still_s(now, tp)) for tp in watched})
     return stuck
+
+
+def show(of: Mapping[TopicPartition, tuple[float, float]]) -> None:
+    """Sets the gauges: lag and time of standing still of each partition that this worker holds, and of no other.
+
+    One that is another worker's now would keep its last number here: a lag that nobody works off.
+    """
+    for topic, partition in [each for each in _shown if TopicPartition(each[0], int(each[1])) not in of]:
+        LAG.remove(topic, partition)
+        STILL.remove(topic, partition)
+        _shown.discard((topic, partition))
+    for tp, (lag, still) in of.items():
+        labels = (tp.topic, str(tp.partition))
+        _shown.add(labels)
+        LAG.labels(*labels).set(lag)
+        STILL.labels(*labels).set(still)

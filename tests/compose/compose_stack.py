@@ -122,7 +122,7 @@ class Stack:
         """Runs its health check once."""
         _, program, *words = self.services[name]["healthcheck"]["test"]
         words = [self.here(name, word) for word in words]
-        if program.endswith("kafka-broker-api-versions.sh"):  # its jar is not among those that a broker needs
+        if any("kafka-broker-api-versions" in word for word in words):  # its jar is not among those that a broker needs
             host, _, port = words[-1].partition(":")
             return _answers(host, int(port))
         command = {"python": [sys.executable], "wget": [_found("busybox", "busybox-static"), "wget"]}[program]

@@ -117,6 +117,7 @@ MISTAKES: Final[dict[str, tuple[Callable[[Dashboard], object], str]]] = {
     "no query": (on_panel(lambda p: p.update(targets=[])), "no query"),
     "no refId": (on_panel(lambda p: p["targets"][0].update(refId="")), "refId"),
     "another source": (on_panel(lambda p: p["targets"][0].update(datasource={"uid": "x"})), "data source is not"),
+    "stale number": (on_panel(lambda p: p["targets"][0].update(instant=False), "stat"), "ask for this moment"),
     "unknown panel": (on_panel(lambda p: p.update(type="graph")), "type graph is not known"),
     "no options": (on_panel(lambda p: p["options"].pop("legend")), "options legend are missing"),
     "outside": (on_panel(lambda p: p["gridPos"].update(x=20, w=8)), "outside of the grid"),

@@ -96,6 +96,14 @@ def test_a_folder_is_read_without_its_tests(tmp_path: Path) -> None:
     assert len(load([tmp_path]).rules) == 1
 
 
+def test_a_folder_that_is_a_mounted_configmap_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "..2026_12_01").mkdir()
+    write(tmp_path / "..2026_12_01", RULE)
+    (tmp_path / "..data").symlink_to("..2026_12_01")
+    (tmp_path / "rules.yaml").symlink_to("..data/rules.yaml")
+    assert len(load([tmp_path]).rules) == 1
+
+
 def test_a_path_without_rules_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no rule file"):
         load([tmp_path])

@@ -143,10 +143,18 @@ def test_the_agent_takes_the_settings_that_are_made_for_it(name: str, tmp_path: 
     assert str(settings.state_dir) == "/var/lib/gpuchaos-agent"
 
 
+def mounted(folder: Path, data: dict[str, str]) -> None:
+    """Lays a ConfigMap out as a kubelet does: links to links, so that all files change at once."""
+    (folder / "..2026_12_01").mkdir()
+    (folder / "..data").symlink_to("..2026_12_01")
+    for file, text in data.items():
+        (folder / "..2026_12_01" / file).write_text(text)
+        (folder / file).symlink_to(f"..data/{file}")
+
+
 def test_the_rules_that_are_made_are_rules(name: str, tmp_path: Path) -> None:
     data = one(rendered(name), "ConfigMap", "-rules")["data"]
-    for file, text in data.items():
-        (tmp_path / file).write_text(text)
+    mounted(tmp_path, data)
     done = CliRunner().invoke(cli, ["rules", "check", str(tmp_path)])
     assert done.exit_code == 0, (done.output, done.exception)
     assert set(data) >= {path.name for path in (ROOT / "rules").glob("*.yaml")}

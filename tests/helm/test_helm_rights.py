@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from helm_chart import AGENT_ALONE, CHART, ROOT, agent, one, render
+from helm_chart import AGENT_ALONE, CHART, ROOT, agent, helm, one, render
 
 from gpuchaos_agent.collect.registry import collectors
 from gpuchaos_agent.config import AgentSettings
@@ -71,6 +71,28 @@ def test_what_is_enabled_decides_what_the_agent_may(
         assert rights["allowPrivilegeEscalation"] is False
         assert rights["capabilities"]["drop"] == ["ALL"]
         assert " ".join(rights["capabilities"].get("add", ())) == capabilities
+
+
+@pytest.mark.parametrize(
+    ("given", "free"),
+    [
+        ({"collectors": QUIET}, False),
+        ({"collectors": ["process"]}, True),
+        ({"collectors": QUIET, "faults": ["network-partition"]}, False),
+        ({"collectors": QUIET, "faults": ["process-stop"]}, True),
+        ({"collectors": QUIET, "faults": ["storage-disconnect/full"], **FOLDER}, False),
+        ({"collectors": QUIET, "faults": ["storage-disconnect/readonly"], **FOLDER}, True),
+    ],
+)
+def test_who_signals_reads_or_mounts_what_is_the_nodes_is_free_of_the_runtimes_apparmor_profile(
+    given: dict[str, Any], free: bool
+) -> None:
+    values = {**AGENT_ALONE, "agent": given}
+    for version, at in (("1.30.0", "appArmorProfile: {type: Unconfined}"), ("1.29.9", "apparmor.security.beta")):
+        done = helm("template", "r", str(CHART), "--kube-version", version, given=values)
+        assert done.returncode == 0, done.stderr
+        assert (at in done.stdout) is free, version
+        assert ("apparmor" in done.stdout.lower()) is free, version
 
 
 @pytest.mark.parametrize(
@@ -166,6 +188,12 @@ def test_on_openshift_the_role_names_the_constraints_that_suffice(given: dict[st
     assert rule["verbs"] == ["use"]
 
 
+def test_selinux_options_are_the_agents_containers_and_left_out_where_there_are_none() -> None:
+    assert "seLinuxOptions" not in agent({})["containers"][0]["securityContext"]
+    given = {"seLinuxOptions": {"type": "spc_t"}}
+    assert agent(given)["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+
+
 def test_the_runtime_class_is_left_out_where_it_is_empty() -> None:
     assert "runtimeClassName" not in agent({})
     assert agent({"nvidia": {"runtimeClassName": "nvidia"}})["runtimeClassName"] == "nvidia"
@@ -183,3 +211,19 @@ def test_the_agents_image_has_what_reads_the_journal() -> None:
     stage = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
     assert "gpuchaos-agent" in stage
     assert " systemd " in stage, "journalctl is in it, and agent.kernelLog is journal"
+
+
+def test_an_agent_is_not_killed_for_what_only_a_person_can_mend() -> None:
+    (container,) = agent({})["containers"]
+    asked = {
+        probe: container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert asked == {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+
+
+@pytest.mark.parametrize("labels", [{}, {"cell": "example.com/cell"}])
+def test_a_policy_lets_the_step_that_reads_the_nodes_labels_reach_the_api_server(labels: dict[str, str]) -> None:
+    given = {"collectors": ["node"], "fromNodeLabels": labels}
+    objects = render(given={**AGENT_ALONE, "agent": given, "networkPolicy": {"enabled": True}})
+    egress = one(objects, "NetworkPolicy", "-agent")["spec"]["egress"]
+    assert any({"port": 6443, "protocol": "TCP"} in rule["ports"] for rule in egress) is bool(labels)

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from helm_chart import CHART, ROOT, SETS, helm, refused, render, values_of
+from helm_chart import CHART, ROOT, SETS, helm, of_kind, refused, render, values_of
+
+from gpuchaos_agent.config import AgentSettings
 
 #: The first build takes minutes.
 pytestmark = pytest.mark.timeout(1800)
@@ -69,6 +71,7 @@ def test_the_schema_knows_no_value_that_is_not_there() -> None:
         ("kafka.securityProtocol", "TLS", "/kafka/securityProtocol"),
         ("networkPolicy.kafkaPorts", [70000], "/networkPolicy/kafkaPorts/0"),
         ("worker.terminationGracePeriodSeconds", 5, "/worker/terminationGracePeriodSeconds"),
+        ("agent.settings", {"longest_leese": 60}, "invalid propertyName 'longest_leese'"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path(path: str, value: Any, said: str) -> None:
@@ -94,10 +97,48 @@ def test_a_wrong_value_is_refused_with_its_path(path: str, value: Any, said: str
         ({**ENOUGH, "agent": {"corruptible": ["/ckpt"]}}, "memory-corruption/file is not in agent.faults"),
         ({**ENOUGH, "agent": {"settings": {"cluster": "x"}}}, "agent.settings.cluster: the chart sets it"),
         ({**ENOUGH, "web": {"ingress": {"enabled": True}}}, "web.ingress.host is empty"),
+        ({**ENOUGH, "worker": {"replicas": 9}}, "worker.replicas is 9 and topics.telemetryPartitions 8"),
+        ({**ENOUGH, "worker": {"autoscaling": {"enabled": True, "maxReplicas": 9}}}, "maxReplicas is 9"),
+        ({**ENOUGH, "worker": {"autoscaling": {"enabled": True, "maxReplicas": 1}}}, "minReplicas is 2"),
     ],
 )
 def test_what_is_missing_or_contradicts_is_refused_in_words(given: dict[str, Any], said: str) -> None:
     assert said in refused(given)
+
+
+def test_more_workers_than_the_charts_own_partitions_are_taken_where_others_made_the_topics() -> None:
+    assert render(given={**ENOUGH, "worker": {"replicas": 9}, "topics": {"enabled": False}})
+
+
+def test_what_is_not_kept_of_agents_is_dropped_where_they_are_scraped_and_nowhere_else() -> None:
+    monitors = {"podMonitors": {"enabled": True, "agentDrop": "DCGM_FI_.*"}}
+    made = of_kind(render(given={**ENOUGH, "monitoring": monitors}), "PodMonitor")
+    found = {each["metadata"]["name"]: each["spec"]["podMetricsEndpoints"][0].get("metricRelabelings") for each in made}
+    dropped = [{"sourceLabels": ["__name__"], "regex": "DCGM_FI_.*", "action": "drop"}]
+    assert found == {"r-gpuchaos-worker": None, "r-gpuchaos-agent": dropped}
+
+
+def test_an_upgrade_of_agents_silences_fewer_than_what_freezes_experiments_and_pages() -> None:
+    at_once = int(DEFAULTS["agent"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"].removesuffix("%"))
+    assert "cluster.silent_nodes * 20 > cluster.nodes" in (ROOT / "rules/breaker.yaml").read_text()
+    assert "gpuchaos_nodes_silent:ratio > 0.05" in (ROOT / "rules/prometheus/gpuchaos.rules.yaml").read_text()
+    assert at_once < 5
+
+
+@pytest.mark.parametrize(("base", "found"), [("", "/docs"), ("https://wiki.example.com/", "https://wiki.example.com")])
+def test_links_of_panels_to_runbooks_lead_to_where_the_pages_are_served(base: str, found: str) -> None:
+    given = {**ENOUGH, "monitoring": {"dashboards": {"enabled": True, "docsBase": base}}}
+    made = [each for each in render(given=given) if each["metadata"]["labels"].get("grafana_dashboard")]
+    assert len(made) == 5
+    for each in made:
+        (text,) = each["data"].values()
+        (docs,) = [known for known in json.loads(text)["templating"]["list"] if known["name"] == "docs"]
+        assert (docs["query"], docs["current"]["value"]) == (found, found)
+
+
+def test_the_schema_knows_the_agents_own_settings() -> None:
+    known = SCHEMA["properties"]["agent"]["properties"]["settings"]["propertyNames"]["enum"]
+    assert known == sorted(AgentSettings.model_fields)
 
 
 def examples() -> list[str]:

@@ -11,6 +11,7 @@ from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.anomaly import Anomaly, AnomalyPhase
 from gpuchaos_stream.events.envelope import Record, from_value
 from gpuchaos_stream.loop.detection import Detection
+from gpuchaos_stream.observe import metrics
 from gpuchaos_stream.sim.cluster import SimulatedCluster
 from gpuchaos_stream.sim.spec import ClusterSpec
 
@@ -76,3 +77,14 @@ def test_a_cell_that_falls_silent_is_found_once_the_past_is_read() -> None:
         said += stage.detection.take(stage.frames(T0 + second, ("c1",)))
         said += stage.detection.tick(T0 + second + 0.5)
     assert silent(said) == {"cell/c0"}
+
+
+def test_a_cell_that_is_another_workers_now_leaves_no_number_behind() -> None:
+    def shown() -> set[str]:
+        (family,) = metrics.FRAMES_LATE.collect()
+        return {sample.labels["partition"] for sample in family.samples}
+
+    stage = Stage()
+    assert {"0", "1"} <= shown()
+    stage.detection.keep({0})
+    assert shown() & {"0", "1"} == {"0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -112,7 +113,26 @@ def test_who_asks_for_openmetrics_gets_it_with_the_trace_of_a_recovery(process: 
 def test_another_path_is_answered_with_the_known_ones(process: Process) -> None:
     status, _, body = process.get("/")
     assert status == 404
-    assert all(path in body for path in ("/metrics", "/healthz", "/readyz"))
+    assert all(path in body for path in ("/metrics", "/livez", "/healthz", "/readyz"))
+
+
+def loopbacks() -> list[str]:
+    """Loopback addresses of this machine; a pod's own may be of IPv6 alone."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return ["127.0.0.1"]
+    return ["127.0.0.1", "::1"]
+
+
+@pytest.mark.parametrize("host", loopbacks())
+def test_it_listens_on_the_address_that_it_is_given(host: str) -> None:
+    server = StatusServer(host=host, port=0, healthy=lambda: None, ready=lambda: None)
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        assert httpx.get(f"http://{shown}:{server.port}/livez", timeout=5).text == "ok\n"
+    finally:
+        server.close()
 
 
 def test_a_closed_page_no_longer_answers() -> None:

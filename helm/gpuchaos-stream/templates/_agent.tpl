@@ -25,7 +25,7 @@
 {{- $agent := .Values.agent -}}
 {{- $sum := dict "capabilities" dict -}}
 {{- range $who, $row := include "gpuchaos.agentRows" . | fromYaml }}
-{{- range $key := list "hostPID" "hostNetwork" "hostPath" "privileged" "devKmsg" "debugfs" "corruptible" "kernelLog" "gpu" "seccomp" }}
+{{- range $key := list "hostPID" "hostNetwork" "hostPath" "privileged" "devKmsg" "debugfs" "corruptible" "kernelLog" "gpu" "seccomp" "apparmor" }}
 {{- with index ($row | default dict) $key }}{{ $_ := set $sum $key . }}{{ end -}}
 {{- end }}
 {{- range $name, $why := ($row | default dict).capabilities }}

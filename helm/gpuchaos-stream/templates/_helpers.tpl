@@ -43,6 +43,10 @@ app.kubernetes.io/part-of: gpuchaos
 {{- if and $v.agent.enabled $v.agent.faults (not $ring) }}{{ fail "keys.keyring is empty: agents with faults believe what it holds; name a configMapName or a secretName" }}{{ end -}}
 {{- if and $v.kafka.tls.ca.configMapName $v.kafka.tls.ca.secretName }}{{ fail "kafka.tls.ca has a configMapName and a secretName: keep one" }}{{ end -}}
 {{- if and (hasPrefix "SASL" $v.kafka.securityProtocol) (not $v.kafka.sasl.secretName) }}{{ fail (printf "kafka.securityProtocol is %s and kafka.sasl.secretName is empty: name the secret with user and password" $v.kafka.securityProtocol) }}{{ end -}}
+{{- $scaling := $v.worker.autoscaling -}}
+{{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) }}{{ fail (printf "worker.autoscaling: minReplicas is %d and maxReplicas %d: the most must not be below the least" (int $scaling.minReplicas) (int $scaling.maxReplicas)) }}{{ end -}}
+{{- $most := int (ternary $scaling.maxReplicas $v.worker.replicas $scaling.enabled) -}}
+{{- if and $v.worker.enabled $v.topics.enabled (gt $most (int $v.topics.telemetryPartitions)) }}{{ fail (printf "%s is %d and topics.telemetryPartitions %d: a worker without a partition has nothing to do; have more partitions (they cannot be changed later), or fewer workers" (ternary "worker.autoscaling.maxReplicas" "worker.replicas" $scaling.enabled) $most (int $v.topics.telemetryPartitions)) }}{{ end -}}
 {{- if and $v.web.tokens.secretName (not $v.keys.operator.secretName) }}{{ fail "web.tokens is set and keys.operator.secretName is empty: who may stop needs a key that may" }}{{ end -}}
 {{- end }}
 
@@ -101,11 +105,13 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- /* Probes of a status port. Call with the port's name. */}}
+{{- /* Probes of a status port. Call with (list port path), the path that fails for what a restart mends. */}}
 {{- define "gpuchaos.probes" -}}
-startupProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 2, failureThreshold: 60}
-livenessProbe: {httpGet: {path: /healthz, port: {{ . }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
-readinessProbe: {httpGet: {path: /readyz, port: {{ . }}}, periodSeconds: 5, timeoutSeconds: 5}
+{{- $port := index . 0 -}}
+{{- $alive := index . 1 -}}
+startupProbe: {httpGet: {path: {{ $alive }}, port: {{ $port }}}, periodSeconds: 2, timeoutSeconds: 5, failureThreshold: 60}
+livenessProbe: {httpGet: {path: {{ $alive }}, port: {{ $port }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
+readinessProbe: {httpGet: {path: /readyz, port: {{ $port }}}, periodSeconds: 5, timeoutSeconds: 5}
 {{- end }}
 
 {{- define "gpuchaos.keyringVolume" -}}
