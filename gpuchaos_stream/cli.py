@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,31 +19,50 @@ from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.observe import logs
 from gpuchaos_stream.output import NOBODY_READS, forget_stdout
 
-#: Command → module:attribute, imported only when it is asked for.
-COMMANDS: Final[dict[str, str]] = {
-    "completion": "gpuchaos_stream.completion:completion",
-    "dev": "gpuchaos_stream.stream.dev:dev",
-    "demo": "gpuchaos_stream.sim.demo:demo",
-    "explain": "gpuchaos_stream.report.cli:explain",
-    "experiment": "gpuchaos_stream.experiments.cli:experiment",
-    "faults": "gpuchaos_stream.experiments.faults_cli:faults",
-    "keys": "gpuchaos_stream.events.cli:keys",
-    "breaker": "gpuchaos_stream.act.cli:breaker",
-    "notify": "gpuchaos_stream.stream.notify:notify",
-    "record": "gpuchaos_stream.stream.record:record",
-    "replay": "gpuchaos_stream.loop.replay:replay",
-    "report": "gpuchaos_stream.report.cli:report",
-    "rules": "gpuchaos_stream.guard.cli:rules",
-    "schedule": "gpuchaos_stream.experiments.schedule:schedule",
-    "schema": "gpuchaos_stream.events.cli:schema",
-    "serve": "gpuchaos_stream.stream.serve:serve",
-    "sim": "gpuchaos_stream.stream.simulate:sim",
-    "topics": "gpuchaos_stream.stream.cli:topics",
-    "watch": "gpuchaos_stream.watch.cli:watch",
-    "worker": "gpuchaos_stream.stream.cli:worker",
+
+class Entry(NamedTuple):
+    """Where a command is, `module:attribute`, and what the list of commands says of it: one line."""
+
+    where: str
+    about: str
+
+
+#: Commands by what a person is about to do; each is imported only when it is called.
+SECTIONS: Final[dict[str, dict[str, Entry]]] = {
+    "Trying": {
+        "demo": Entry("sim.demo:demo", "Run three experiments here and say how they ended."),
+        "dev": Entry("stream.dev:dev", "Start a broker, a worker, a simulated cluster and the page."),
+        "sim": Entry("stream.simulate:sim", "Run a simulated cluster on the topics."),
+    },
+    "Experiments": {
+        "experiment": Entry("experiments.cli:experiment", "Check, run, stop and follow experiments."),
+        "faults": Entry("experiments.faults_cli:faults", "List every fault, and which a node can have."),
+        "rules": Entry("guard.cli:rules", "List, check and test the rules that halt experiments."),
+        "schedule": Entry("experiments.schedule:schedule", "Run experiments in turn, again and again."),
+        "breaker": Entry("act.cli:breaker", "Trip the breaker, reset it, or show it."),
+    },
+    "Seeing": {
+        "watch": Entry("watch.cli:watch", "Watch what runs."),
+        "serve": Entry("stream.serve:serve", "Serve the live page and its API."),
+        "explain": Entry("report.cli:explain", "Say why an experiment's verdict is what it is."),
+        "report": Entry("report.cli:report", "Report on an experiment, or on a period."),
+        "record": Entry("stream.record:record", "Record all topics into a file."),
+        "replay": Entry("loop.replay:replay", "Judge a recording again."),
+    },
+    "Running": {
+        "keys": Entry("events.cli:keys", "Make, rotate and list the keys that sign commands."),
+        "topics": Entry("stream.cli:topics", "Make the topics that are missing."),
+        "worker": Entry("stream.cli:worker", "Detect, attribute, time and halt."),
+        "notify": Entry("stream.notify:notify", "Tell Alertmanager, PagerDuty, Slack, Opsgenie, webhooks."),
+        "schema": Entry("events.cli:schema", "Print the contract as JSON Schema."),
+        "completion": Entry("completion:completion", "Print what completes commands at TAB."),
+    },
 }
+#: Every command.
+COMMANDS: Final[dict[str, Entry]] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
-
+#: Characters of the longest name: all sections have one column.
+_NAME: Final = max(map(len, COMMANDS))
 #: A full disk, a quota, a file that may not grow.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -69,9 +88,15 @@ class Lazy(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module, _, attribute = COMMANDS[cmd_name].where.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"gpuchaos_stream.{module}"), attribute)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The commands by section; click would import each for its help, Faust among them."""
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(_NAME), entry.about) for name, entry in commands.items()])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _noticing_who_reads():

@@ -360,6 +360,18 @@ def commands(group: click.Group, trail: tuple[str, ...] = ()) -> Iterator[tuple[
             yield from commands(command, (*trail, name))
 
 
+def test_the_list_of_commands_imports_none_of_them_and_fits_a_terminal() -> None:
+    code = (
+        "import sys\nfrom click.testing import CliRunner\nfrom gpuchaos_stream.cli import cli\n"
+        "print(CliRunner().invoke(cli, ['--help']).output, file=sys.stderr)\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"faust", "aiokafka", "fastapi"} & set(done.stdout.split())
+    for name, entry in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(entry.about)}$", done.stderr, re.MULTILINE), done.stderr
+    assert max(map(len, done.stderr.splitlines())) < 80
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_can_be_imported_and_explains_itself(name: str) -> None:
     group = cli.get_command(click.Context(cli), name)
