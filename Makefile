@@ -8,7 +8,7 @@ PY := .venv/bin/python
 image_lock = $(PY) -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
   --no-annotate --python-version 3.11 --constraints requirements/lock.txt $(1) -o requirements/$(2).txt
 
-.PHONY: chart demo demo-faults test lint bench half-hour soak setup tools schema pictures dashboards lock clean help
+.PHONY: chart demo demo-faults test lint bench half-hour soak setup kafka tools schema pictures dashboards lock clean help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -16,11 +16,14 @@ help:  ## this list
 setup:  ## .venv with everything in it
 	@.ci/setup
 
+kafka:
+	@.ci/setup kafka
+
 tools:
 	@.ci/setup tools
 
 ifeq ($(BROKER),kafka)
-demo: tools
+demo: kafka
 else
 demo: setup
 endif

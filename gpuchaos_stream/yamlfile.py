@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -13,6 +13,9 @@ from pydantic import BaseModel, ValidationError
 from gpuchaos_stream.errors import UserError, UserErrors, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
+
+#: What people write for a comparison → how it is written here.
+_COMPARISONS: Final = {"=>": ">=", "=<": "<=", "=": "==", "<>": "!="}
 
 #: Path of keys and indexes into a document.
 Loc = tuple[int | str, ...]
@@ -54,10 +57,13 @@ class Document:
             return UserError(self.where(loc[:-1]), f"field {field!r} is missing", "it is required: add it")
         if item["type"] in {"enum", "literal_error"} and isinstance(item["input"], str):
             known = set(re.findall(r"'([^']*)'", item["ctx"]["expected"]))
-            return UserError(
-                self.where(loc), f"field {field!r}: unknown value {item['input']!r}", nearest(item["input"], known)
-            )
+            meant = _COMPARISONS.get(item["input"])
+            fix = f"did you mean {meant!r}?" if meant in known else nearest(item["input"], known)
+            return UserError(self.where(loc), f"field {field!r}: unknown value {item['input']!r}", fix)
         message = str(item["msg"]).removeprefix("Value error, ")
+        if repr(item.get("input")) in message:
+            problem, _, fix = message.partition("; ")
+            return UserError(self.where(loc), f"field {field!r}: {problem}", fix)
         return UserError(self.where(loc), f"field {field!r}: {message}", f"it is {_short(item.get('input'))} now")
 
 

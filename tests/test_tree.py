@@ -47,11 +47,11 @@ MAY_IMPORT: Final[dict[str, frozenset[str]]] = {
     # Where the stages meet: the same code live and in a replay.
     "loop": frozenset({"topology", "detect", "correlate", "recovery", "experiments", "guard", "act", "observe"}),
     # What people are told: it reads what the loop concludes, and durations as a plan writes them.
-    "notify": frozenset({"experiments"}),
+    "notify": frozenset({"experiments", "observe"}),
     # A cluster to try things on: it knows the contract alone.
     "sim": frozenset(),
     # Told afterwards: what the stages concluded, as text.
-    "report": frozenset({"topology", "recovery", "experiments", "loop", "observe"}),
+    "report": frozenset({"topology", "recovery", "experiments", "guard", "loop", "observe"}),
     # Told while it runs: what the loop says of itself, on a terminal.
     "watch": frozenset({"experiments"}),
     # Looked at while it runs: what the stages concluded, as a map, cards and an API.

@@ -6,12 +6,13 @@ import argparse
 import asyncio
 import json
 import logging
+import re
 import signal
 import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import structlog
 
@@ -23,7 +24,7 @@ from gpuchaos_agent.lock import take
 from gpuchaos_agent.read import kinds
 from gpuchaos_agent.snapshot import Snapshot
 from gpuchaos_stream import __version__, output
-from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.errors import UserError, nearest
 from gpuchaos_stream.observe import logs, tracing
 
 #: So long a start waits for what an earlier run left behind, seconds; what hangs must not keep a node unseen.
@@ -316,8 +317,26 @@ _FLAGS: Final = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what was meant, in one line: the usage is a screen, and none of it is about the slip."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for word in sys.argv[1:] if args is None else args:
+            name = word.partition("=")[0]
+            known = [each for action in self._actions for each in action.option_strings]
+            if name.startswith("--") and name != "--" and not any(each.startswith(name) for each in known):
+                hint = nearest(name, known)
+                self.error(f"no such option {name!r}" + f"; {hint}" * hint.startswith("did you mean"))
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        if (wrong := re.match(r"argument command: invalid choice: '([^']*)'", message)) is not None:
+            message = f"no such command {wrong[1]!r}; {nearest(wrong[1], tuple(_COMMANDS)[:-1])}"
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n".replace("?; see", "? See"))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gpuchaos-agent",
         description="The node agent: telemetry, facts, injected faults and their undo.",
         epilog=_EPILOG,

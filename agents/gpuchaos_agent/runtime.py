@@ -320,8 +320,9 @@ class Agent:
                 healthy=self._healthy,
                 ready=self._ready,
                 alive=self._alive,
+                option="http_port",
             )
-        except OSError as error:
+        except UserError as error:
             self._survive("status", error)
         else:
             _log.info("status is served", port=self._status.port)

@@ -29,7 +29,14 @@ WAIT_S: Final = 30.0
 _REASON = click.option("--reason", required=True, help="Why; kept with the breaker's state.")
 
 
-@click.group(cls=Group)
+class _Breaker(Group):
+    """Knows `show` as well: it is what everything else is looked at with."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "status" if cmd_name == "show" else cmd_name)
+
+
+@click.group(cls=_Breaker)
 def breaker() -> None:
     """The breaker: a latched stop of all new faults. It trips by itself; only a person resets it."""
 
@@ -39,7 +46,7 @@ def breaker() -> None:
 @connection_options
 @exits({0: "closed", 1: "tripped"})
 def status(connection: Connection, output: Form) -> None:
-    """Show whether new faults may be injected, and why not."""
+    """Show whether new faults may be injected, and why not. `show` does the same."""
     state = asyncio.run(_status(connection))
     click.echo(show(state, connection.cluster, output), nl=False)
     sys.exit(1 if state is not None and state.tripped else 0)

@@ -59,7 +59,8 @@ def enforce(
             real += _halts_of(decision, running)
     if breaker.state.tripped:
         at = breaker.state.since or now
-        stop = Decision(Action.HALT_ALL, breaker.cause, breaker.state.cause, since=at, fired=at)
+        reason = breaker.state.cause.removeprefix(f"{breaker.cause}: ")
+        stop = Decision(Action.HALT_ALL, breaker.cause, reason, since=at, fired=at)
         real += _halts_of(stop, running)
     touched: dict[str, Halt] = {}
     for rehearse, listed in ((True, rehearsed), (False, real)):

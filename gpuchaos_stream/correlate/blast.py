@@ -30,11 +30,8 @@ from typing import Final
 
 from gpuchaos_stream.correlate.records import AnomalyRecord
 from gpuchaos_stream.events.base import Severity, entity_kind, entity_node
-from gpuchaos_stream.events.incident import BlastRadius
+from gpuchaos_stream.events.incident import MOST_ENTITIES, BlastRadius
 from gpuchaos_stream.topology.topology import Topology
-
-#: The most entities that are named; the counts are complete.
-_NAMED: Final = 200
 
 #: Levels that are plain sets of names. GPUs are counted apart, for processes stand for some of them.
 _SETS: Final = ("nodes", "cells", "racks", "rails", "nvlink_domains", "jobs")
@@ -167,7 +164,7 @@ class Radius:
             gpus_now=self._gpus(present),
             nodes_now=len(frozenset().union(*(each.levels.nodes for each in present))),
             jobs_now=len(frozenset().union(*(each.levels.jobs for each in present))),
-            entities=tuple(sorted({each.entity for each in ever})[:_NAMED]),
+            entities=tuple(sorted({each.entity for each in ever})[:MOST_ENTITIES]),
             **{level: len(names) for level, names in sets.items()},
         )
 

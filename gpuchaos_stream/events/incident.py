@@ -12,6 +12,9 @@ from gpuchaos_stream.events.base import Entity, Event, Severity, Timestamp, Wire
 #: The units in which harm is counted, in the order in which they are shown.
 LEVELS: Final = ("gpus", "nodes", "cells", "racks", "rails", "nvlink_domains", "jobs")
 
+#: The most entities of a blast radius that are named; its counts are complete.
+MOST_ENTITIES: Final = 200
+
 
 class BlastRadius(Wire):
     """Entities beyond the declared targets that an experiment's faults hurt.
@@ -33,7 +36,9 @@ class BlastRadius(Wire):
     nodes_now: int = 0
     jobs_now: int = 0
     unknown_nodes: int = 0
-    entities: tuple[Entity, ...] = Field(default=(), description="at most 200 of them, sorted, for the message")
+    entities: tuple[Entity, ...] = Field(
+        default=(), description=f"at most {MOST_ENTITIES} of them, sorted, for the message"
+    )
 
 
 class RecoveryOutcome(StrEnum):

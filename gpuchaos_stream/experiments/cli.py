@@ -18,7 +18,7 @@ from gpuchaos_stream.errors import UserError, UserErrors, nearest
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
 from gpuchaos_stream.experiments import client, show
-from gpuchaos_stream.experiments.load import load
+from gpuchaos_stream.experiments.load import load, plan_files
 from gpuchaos_stream.output import Form, forget_stdout, text, write
 from gpuchaos_stream.stream.options import cluster_option, hush_kafka_client, kafka_options
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SILENT_S: Final = 15.0
 #: A stop that no worker has taken after so many seconds is said to be in trouble.
 STOP_TAKEN_S: Final = 10.0
+#: A start that is taken in its last moment is heard of so much later.
+LATE_S: Final = 5.0
+_RESET: Final = "nothing starts any more until a person says gpuchaos breaker reset --reason …"
 #: Nothing of these is left to be stopped.
 _PAST_STOPPING: Final = frozenset({Status.RECOVERING, Status.FINISHED})
 
@@ -94,32 +97,49 @@ def experiment() -> None:
 @output_option
 @exits({0: "all fine", 2: "a mistake in one of them (file, line, fix)"})
 def check_files(files: tuple[Path, ...], output: Form) -> None:
-    """Check experiment files; nothing is sent."""
+    """Check experiment files, or every `*.yaml` of a folder; nothing is sent."""
     bad = False
-    for file in files:
+    for path in files:
         try:
-            plan = load(file)
+            for file in plan_files(path):
+                bad = not _checked(file, output) or bad
         except UserError as error:
             bad = True
-            for item in error.errors if isinstance(error, UserErrors) else (error,):
-                if output == "table":
-                    click.echo(str(item), err=True)
-                else:
-                    write([{"ok": False, "where": item.where, "problem": item.problem, "fix": item.fix}], output)
-        else:
-            summary = f"{plan.fault.name} on {', '.join(plan.targets.entities)} for {plan.duration:g} s"
-            if output == "table":
-                click.echo(f"{file}: ok: {plan.name}: {summary}")
-            else:
-                write([{"ok": True, "where": str(file), "name": plan.name, "summary": summary}], output)
+            _say_mistakes(error, output)
     if bad:
         sys.exit(2)
+
+
+def _checked(file: Path, output: Form) -> bool:
+    try:
+        plan = load(file)
+    except UserError as error:
+        _say_mistakes(error, output)
+        return False
+    summary = f"{plan.fault.name} on {', '.join(plan.targets.entities)} for {plan.duration:g} s"
+    if output == "table":
+        click.echo(f"{file}: ok: {plan.name}: {summary}")
+    else:
+        write([{"ok": True, "where": str(file), "name": plan.name, "summary": summary}], output)
+    return True
+
+
+def _say_mistakes(error: UserError, output: Form) -> None:
+    for item in error.errors if isinstance(error, UserErrors) else (error,):
+        if output == "table":
+            click.echo(str(item), err=True)
+        else:
+            write([{"ok": False, "where": item.where, "problem": item.problem, "fix": item.fix}], output)
 
 
 @experiment.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Follow it until it is finished.")
-@click.option("--id", "experiment_id", help="Id of the experiment (default: its name and eight random digits).")
+@click.option(
+    "--id",
+    "experiment_id",
+    help="A new id: small letters, digits, hyphens (default: its name and eight random digits).",
+)
 @key_option
 @connection_options
 @output_option
@@ -127,6 +147,7 @@ def check_files(files: tuple[Path, ...], output: Form) -> None:
     {
         0: "passed (or, with --no-wait, sent)",
         1: "failed, halted, stopped or void",
+        2: "bad input, an --id that is there already, or no worker took it within 60 s",
         130: "interrupted (Ctrl-C): the experiment is stopped, its faults are undone",
     }
 )
@@ -141,6 +162,8 @@ def run(
 
     async def go() -> ExperimentState | None:
         async with connection.bus() as bus, await bus.subscribe((topics.EXPERIMENTS.name,)) as records:
+            if experiment_id is not None:
+                _refuse_known(await client.states(bus, connection.cluster), name)
             await client.send(bus, signer, start)
             click.echo(f"started {name}", err=True)
             if not wait:
@@ -148,13 +171,21 @@ def run(
             silent = asyncio.get_running_loop().call_later(SILENT_S, _say_silent, connection.cluster)
             changes = _Changes(output)
             try:
-                async for state in client.follow(aiter(records), connection.cluster):
-                    if state.id != name:
-                        continue
-                    silent.cancel()
-                    changes.say(state)
-                    if state.status is Status.FINISHED:
-                        return state
+                async with asyncio.timeout(client.VALID_S + LATE_S) as too_late:
+                    async for state in client.follow(aiter(records), connection.cluster):
+                        if state.id != name:
+                            continue
+                        silent.cancel()
+                        too_late.reschedule(None)
+                        changes.say(state)
+                        if state.status is Status.FINISHED:
+                            if cause := await client.tripped(bus, connection.cluster):
+                                click.echo(f"the breaker is tripped ({cause}): {_RESET}", err=True)
+                            return state
+            except TimeoutError as error:
+                problem = f"no control plane of cluster {connection.cluster!r} took it within {client.VALID_S:.0f} s"
+                fix = "start `gpuchaos worker`, whose key ring knows this key, and run it again"
+                raise UserError(f"experiment {name}", f"{problem}: it will not start any more", fix) from error
             except asyncio.CancelledError:
                 reason = "interrupted at the command line"
                 latest = {state.id: state for state in await client.states(bus, connection.cluster)}
@@ -220,7 +251,7 @@ def stop(experiment_id: str, *, reason: str, key: Path | None, connection: Conne
 @exits()
 def list_all(*, all_clusters: bool, connection: Connection, output: Form) -> None:
     """List experiments, oldest first."""
-    found = _run(_states(connection, every=all_clusters))
+    found = _run(_listed(connection, every=all_clusters))
     if output == "table":
         show.table(found, sys.stdout)
     else:
@@ -282,6 +313,29 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
 async def _states(connection: Connection, *, every: bool = False) -> list[ExperimentState]:
     async with connection.bus() as bus:
         return await client.states(bus, None if every else connection.cluster)
+
+
+async def _listed(connection: Connection, *, every: bool) -> list[ExperimentState]:
+    async with connection.bus() as bus:
+        found = await client.states(bus, None if every else connection.cluster)
+        if not (found or every) and (
+            said := elsewhere(connection.cluster, await client.others(bus, connection.cluster))
+        ):
+            click.echo(said, err=True)
+        return found
+
+
+def elsewhere(cluster: str, others: list[str]) -> str:
+    """What to say where nothing was heard of `cluster`; empty if there is no other either."""
+    return f"cluster {cluster}: nothing heard; clusters here: {', '.join(others)} (--cluster)" if others else ""
+
+
+def _refuse_known(states: list[ExperimentState], experiment_id: str) -> None:
+    for state in states:
+        if state.id == experiment_id:
+            now = f"{state.status}: {state.verdict}" if state.verdict else str(state.status)
+            fix = "choose another --id, or leave it out"
+            raise UserError(f"experiment {experiment_id}", f"is there already ({now})", fix)
 
 
 def find(states: list[ExperimentState], experiment_id: str) -> ExperimentState:

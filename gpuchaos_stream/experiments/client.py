@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +19,7 @@ from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.base import stable_id
 from gpuchaos_stream.events.command import Command, CommandKind, Role
 from gpuchaos_stream.events.envelope import BadMessageError, command_record, from_value
-from gpuchaos_stream.events.experiment import ExperimentState
+from gpuchaos_stream.events.experiment import BreakerState, ExperimentState
 from gpuchaos_stream.events.signing import Signer
 from gpuchaos_stream.experiments.plan import Plan
 from gpuchaos_stream.observe import tracing
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 #: How long a start, a stop or a reset may be believed, seconds.
 VALID_S: Final = 60.0
 KEY_ENV: Final = "GPUCHAOS_KEY"
+
+#: A name of a plan, with room for more behind it.
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
+_SHOWN: Final = 40
 
 
 def default_key() -> Path:
@@ -67,7 +73,15 @@ def operator_command(kind: CommandKind, *, cluster: str, now: float | None = Non
 
 
 def start_command(plan: Plan, *, cluster: str, experiment_id: str | None = None, now: float | None = None) -> Command:
-    """A start of `plan`. Its experiment gets a new id, unless one is given: starting that twice starts it once."""
+    """A start of `plan`. Its experiment gets a new id, unless one is given: starting that twice starts it once.
+
+    Raises:
+        UserError: the id given cannot be one.
+    """
+    if experiment_id is not None and not _ID.fullmatch(experiment_id):
+        shown = experiment_id if len(experiment_id) <= _SHOWN else experiment_id[:_SHOWN] + "…"
+        problem = f"{shown!r} cannot be an experiment's id"
+        raise UserError("--id", problem, "it has small letters, digits and hyphens, at most 80, no hyphen first")
     experiment_id = experiment_id or f"{plan.name}-{secrets.token_hex(4)}"
     return operator_command(
         CommandKind.START,
@@ -139,6 +153,25 @@ async def states(bus: Bus, cluster: str | None = None) -> list[ExperimentState]:
         if state is not None:
             latest[state.cluster, state.id] = state
     return sorted(latest.values(), key=lambda state: (state.started, state.id))
+
+
+async def others(bus: Bus, cluster: str) -> list[str]:
+    """The clusters besides this one that a control plane has spoken for."""
+    return sorted({event.cluster for event in await _kept(bus)} - {cluster})
+
+
+async def tripped(bus: Bus, cluster: str) -> str:
+    """Why the breaker of the cluster is tripped; empty if it is not."""
+    states = [event for event in await _kept(bus) if isinstance(event, BreakerState) and event.cluster == cluster]
+    return states[-1].cause if states and states[-1].tripped else ""
+
+
+async def _kept(bus: Bus) -> list[Any]:
+    kept = []
+    for record in await bus.snapshot((topics.EXPERIMENTS.name,)):
+        with contextlib.suppress(BadMessageError):
+            kept.append(from_value(topics.EXPERIMENTS.name, record.value))
+    return kept
 
 
 async def follow(records: AsyncIterator[Any], cluster: str | None = None) -> AsyncIterator[ExperimentState]:

@@ -44,7 +44,7 @@ def faults(context: click.Context, output: Form) -> None:
 @output_option
 @exits({1: "one of the nodes can suffer none", 2: "no node, or not this one, has reported; or bad input"})
 def check_nodes(node: str | None, connection: Connection, output: Form) -> None:
-    """Say for each node which faults are possible there, and why the others are not."""
+    """Say for each node which faults are possible there, why the others are not, and what they can be aimed at."""
     found = {info.node: info for info in asyncio.run(_nodes(connection))}
     if node is not None and node not in found:
         raise UserError(f"node {node}", f"cluster {connection.cluster!r} has not heard of it", nearest(node, found))
@@ -94,6 +94,7 @@ def _of_node(info: NodeInfo, output: Form) -> Iterable[str]:
     protected = info.labels.get(PROTECTED_LABEL, "").lower() == "true"
     if output != "table":
         body = {"possible": info.faults_possible, "impossible": info.faults_impossible, "protected": protected}
+        body |= {"targets": _targets(info), "jobs": info.jobs}
         yield text({"node": info.node, **body}, output)
         return
     yield f"{info.node}  agent {info.agent_version or '-'}" + "  PROTECTED: no target of any plan" * protected + "\n"
@@ -101,6 +102,15 @@ def _of_node(info: NodeInfo, output: Form) -> Iterable[str]:
     width = max(map(len, names), default=0)
     for name in sorted(names):
         yield f"  {name.ljust(width)}  {info.faults_impossible.get(name, 'possible')}\n"
+    processes = f"process/{info.node}/PID for each process of {', '.join(info.jobs)}" if info.jobs else ""
+    aims = ", ".join(filter(None, (*_targets(info), processes)))
+    yield textwrap.fill(aims, _WIDTH, initial_indent="  aim at  ", subsequent_indent=" " * 10) + "\n"
+
+
+def _targets(info: NodeInfo) -> list[str]:
+    """The node and its devices, as a plan names them. Its processes come and go, and have no list."""
+    gpus = [f"gpu/{info.node}/{gpu.index}" for gpu in info.gpus]
+    return [f"node/{info.node}", *gpus, *(f"port/{info.node}/{port.name}" for port in info.ports)]
 
 
 async def _nodes(connection: Connection) -> list[NodeInfo]:

@@ -20,7 +20,7 @@ from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
 from gpuchaos_stream.events.signing import Signer
 from gpuchaos_stream.experiments import client, show
 from gpuchaos_stream.experiments.cli import Connection, connection_options, key_option
-from gpuchaos_stream.experiments.load import load
+from gpuchaos_stream.experiments.load import load, plan_files
 from gpuchaos_stream.experiments.plan import Plan, parse_duration
 
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ def schedule(
 def _read(paths: Sequence[Path]) -> Iterator[Plan]:
     errors: list[UserError] = []
     for path in paths:
-        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
-        if not files:
-            errors.append(UserError(str(path), "there is no *.yaml in this folder", "put an experiment file there"))
+        try:
+            files = plan_files(path)
+        except UserError as error:
+            errors.append(error)
+            continue
         for file in files:
             try:
                 yield load(file)

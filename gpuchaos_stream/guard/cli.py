@@ -42,7 +42,7 @@ def check(paths: tuple[Path, ...], output: Form) -> None:
             return
         for file in files:
             count = sum(rule.where.startswith(f"{file}:") for rule in loaded)
-            click.echo(f"{file}: {count} rules, all good")
+            click.echo(f"{file}: {count} rule{'s' * (count != 1)}, all good")
         waits = {rule.where: f"after {rule.rule.for_:g} s" if rule.rule.for_ else "at once" for rule in loaded}
         rows = [(rule.rule.name, rule.rule.scope, rule.rule.action, waits[rule.where]) for rule in loaded]
         table(("rule", "scope", "action", "when it holds"), rows)

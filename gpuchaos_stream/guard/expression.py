@@ -30,6 +30,8 @@ FUNCTIONS: Final = frozenset(
 )
 _MACROS: Final = frozenset({"exists", "exists_one", "all", "filter", "map"})
 _WORDS: Final = frozenset({"true", "false", "null", "in"})
+#: How other languages write it → how CEL does.
+_ELSEWHERE: Final = {"and": "&&", "or": "||", "not": "!", "=": "==", "&": "&&", "|": "||", "=>": ">=", "=<": "<="}
 
 _TOKEN: Final = re.compile(
     r"""//[^\n]*|\s+
@@ -51,7 +53,11 @@ class ExpressionError(ValueError):
 
 
 class EvaluationError(RuntimeError):
-    """An expression that could not be evaluated on a context; the text says why."""
+    """An expression that could not be evaluated on a context; the text says why, `fix` what to do."""
+
+    def __init__(self, problem: str, fix: str = "each part must be true or false") -> None:
+        super().__init__(problem)
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,8 @@ class Expression:
         self.paths = tuple(".".join(path.parts) for path in paths)
         for name in self._program.functions():
             if name.isidentifier() and name not in FUNCTIONS:
-                raise ExpressionError(f"unknown function {name!r}", nearest(name, FUNCTIONS | _MACROS | {"has"}))
+                fix = _as_cel_has_it(source) or nearest(name, FUNCTIONS | _MACROS | {"has"})
+                raise ExpressionError(f"unknown function {name!r}", fix)
         for path in paths:
             _check_words(tokens, path, model)
         example = busy.model_dump(mode="json")
@@ -139,11 +146,7 @@ class Expression:
             _execute(_compile(source), Names(names))
         except EvaluationError as error:
             text = source.strip()
-            raise ExpressionError(
-                f"{text!r} cannot be evaluated: {error}",
-                "each part must be true or false; ask has() before reading a label; "
-                "make numbers alike with double() or int()",
-            ) from error
+            raise ExpressionError(f"{text!r} cannot be evaluated: {error}", error.fix) from error
 
 
 def resolve(model: type[BaseModel], parts: tuple[str, ...]) -> Any:
@@ -178,7 +181,27 @@ def _compile(source: str) -> cel.Program:
     except ValueError as error:
         found = re.search(r"<input>:(\d+):(\d+): (?:Syntax error: )?([^\n]*)", str(error))
         text = f"at column {found[2]}: {found[3]}" if found else str(error).splitlines()[0]
-        raise ExpressionError(f"not CEL: {text}", "see docs/ for the language") from error
+        fix = _as_cel_has_it(source) or "docs/rules.md#cel-in-short has the language"
+        raise ExpressionError(f"not CEL: {text.partition(' expecting ')[0]}", fix) from error
+
+
+def _as_cel_has_it(source: str) -> str:
+    """`write && for and`, for the first thing that is written as in another language; empty where there is none."""
+    tokens = list(_tokens(source))
+    for index, token in enumerate(tokens):
+        following = tokens[index + 1] if index + 1 < len(tokens) else None
+        pair = token.text + following.text if following is not None and following.start == token.end else ""
+        written = pair if pair in _ELSEWHERE else token.text
+        if token.kind != "string" and _text(tokens, index - 1) != "." and written.lower() in _ELSEWHERE:
+            return f"write {_ELSEWHERE[written.lower()]} for {written}"
+    return ""
+
+
+#: What the evaluator raises → what to do.
+_FIXES: Final[dict[type[BaseException], tuple[str]]] = {
+    TypeError: ("CEL mixes no types: make numbers alike with double() or int()",),
+    KeyError: ("ask has() before reading a label",),
+}
 
 
 def _execute(program: cel.Program, names: Names) -> bool:
@@ -187,9 +210,11 @@ def _execute(program: cel.Program, names: Names) -> bool:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # a panic of the Rust side is no Exception, and must not pass for "holds not"
-        raise EvaluationError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+        # The library goes on with a paragraph about types in general.
+        said = str(error).splitlines()[0].partition(" CEL does not coerce")[0].removeprefix("No such overload: ")
+        raise EvaluationError(f"{type(error).__name__}: {said.rstrip('.')}", *_FIXES.get(type(error), ())) from error
     if not isinstance(value, bool):
-        raise EvaluationError(f"it gives {value!r}, which is neither true nor false")
+        raise EvaluationError(f"it gives {value!r}, which is neither true nor false", "compare it with something")
     return value
 
 

@@ -188,7 +188,7 @@ def load(paths: Iterable[Path]) -> RuleSet:
     safety: dict[str, SafetyRules] = {}
     for path in rule_files(paths):
         try:
-            document = read(path)
+            document = _document(path)
             file = document.validate(RuleFile)
         except UserErrors as error:
             errors += (UserError(e.where, e.problem, e.fix.replace("for_", "for")) for e in error.errors)
@@ -216,6 +216,13 @@ def load(paths: Iterable[Path]) -> RuleSet:
     if errors:
         raise UserErrors(errors)
     return RuleSet(tuple(rules), safety.get(first, SafetyRules()))
+
+
+def _document(path: Path) -> Document:
+    document = read(path)
+    if isinstance(document.data, dict) and document.data.get("kind") == "Experiment":
+        raise UserError(str(path), "is an Experiment, not rules", "gpuchaos experiment check checks it")
+    return document
 
 
 def compile_rule(rule: Rule) -> Expression:

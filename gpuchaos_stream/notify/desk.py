@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -18,9 +20,12 @@ from gpuchaos_stream.notify.receivers.alertmanager import Alertmanager
 from gpuchaos_stream.notify.receivers.base import Receiver, Request
 from gpuchaos_stream.notify.secret import SecretError
 from gpuchaos_stream.notify.upkeep import Upkeep
+from gpuchaos_stream.observe.logs import Sparingly
 
 #: A receiver's task looks around at least so often, seconds.
 _LOOK_S: Final = 5.0
+#: Seconds between two attempts to write to a queue whose disk refuses.
+_DISK_S: Final = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +44,7 @@ class Desk:
         for name in self._failing:
             metrics.HEALTHY.labels(receiver=name).set(0)
         self._upkeep = Upkeep(queue, self._send_made)
+        self._sparingly = Sparingly()
         for name, receiver in config.receivers.items():
             if queue.disabled(name) not in (None, fingerprint(receiver)):
                 queue.enable(name)
@@ -58,7 +64,7 @@ class Desk:
         wake = self._wake[receiver.name]
         while True:
             wake.clear()
-            if not await self.step(receiver):
+            if not await self._step_or_wait(receiver):
                 due = self._queue.next_due(receiver.name)
                 wait = _LOOK_S if due is None else min(max(due - self._clock(), 0.01), _LOOK_S)
                 if isinstance(receiver, Alertmanager):
@@ -68,6 +74,20 @@ class Desk:
                         await wake.wait()
                 except TimeoutError:
                     pass
+
+    async def _step_or_wait(self, receiver: Receiver) -> bool:
+        try:
+            return await self.step(receiver)
+        except sqlite3.OperationalError as error:
+            await self._no_disk(receiver, error)
+            return False
+
+    async def _no_disk(self, receiver: Receiver, error: sqlite3.OperationalError) -> None:
+        """The queue cannot be written to. Nothing is sent that could not be noted, so that nothing is told twice."""
+        if self._sparingly(str(error)):
+            _log.error("queue cannot be written", reason=str(error))
+        metrics.HEALTHY.labels(receiver=receiver.name).set(0)
+        await asyncio.sleep(_DISK_S)
 
     async def step(self, receiver: Receiver) -> bool:
         """Makes one delivery, and what else is due; returns whether there was one to make."""
@@ -79,7 +99,14 @@ class Desk:
             await self._upkeep.keep_up(receiver, now)
         taken = self._queue.take(receiver.name, receiver.most, now)
         if taken is not None:
-            self._settle(receiver, taken, await self._deliver(receiver, taken, now))
+            outcome = await self._deliver(receiver, taken, now)
+            while True:
+                try:
+                    self._settle(receiver, taken, outcome)
+                    break
+                except sqlite3.OperationalError as error:
+                    await self._no_disk(receiver, error)
+            metrics.HEALTHY.labels(receiver=receiver.name).set(outcome.result is Result.DELIVERED)
         standing = self._queue.standing(receiver.name, now)
         metrics.WAITING.labels(receiver=receiver.name).set(standing["waiting"])
         metrics.OLDEST.labels(receiver=receiver.name).set(standing["oldest"])
@@ -94,9 +121,10 @@ class Desk:
         metrics.ATTEMPTS.labels(receiver=receiver.name, result=outcome.result).inc()
         metrics.HEALTHY.labels(receiver=receiver.name).set(well)
         if well and receiver.name in self._failing:
-            _log.info("receiver works again", receiver=receiver.name)
-            self._failing.discard(receiver.name)
-            self._queue.hasten(receiver.name, self._clock())
+            with contextlib.suppress(sqlite3.OperationalError):  # then at the next success
+                self._queue.hasten(receiver.name, self._clock())
+                _log.info("receiver works again", receiver=receiver.name)
+                self._failing.discard(receiver.name)
         elif not well and receiver.name not in self._failing:
             _log.warning("receiver failed", receiver=receiver.name, result=outcome.result, reason=outcome.reason)
             self._failing.add(receiver.name)

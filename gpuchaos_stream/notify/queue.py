@@ -55,8 +55,7 @@ class Queue:
         file = folder / "notify.sqlite"
         self._lock = None if reading else _own(folder)
         if not reading:
-            # Made before SQLite does: what it writes beside the file has the file's mode.
-            os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            self._make(file)
         elif not file.exists():
             raise UserError(str(file), "is not there", "start gpuchaos notify first, or name its --data-dir")
         self._db = sqlite3.connect(file, isolation_level=None)
@@ -69,9 +68,23 @@ class Queue:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.executescript(_SCHEMA.read_text("utf-8"))
+        except sqlite3.OperationalError as error:
+            self.close()
+            raise UserError(
+                str(file), f"cannot be used now ({error})", "make room on its disk, and let it be written to"
+            ) from error
         except sqlite3.DatabaseError as error:
             self.close()
             raise UserError(str(file), f"is no queue ({error})", "move it away") from error
+
+    def _make(self, file: Path) -> None:
+        """The file, before SQLite makes it: what that writes beside it has the file's mode."""
+        try:
+            os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            if self._lock is not None:
+                os.close(self._lock)
+            raise UserError(str(file), f"cannot be written ({error.strerror})", "let its owner run this") from error
 
     def close(self) -> None:
         """Leaves the file to the next one."""
@@ -85,10 +98,11 @@ class Queue:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it by itself on some failures of the disk
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     @contextmanager
     def attempt(self) -> Iterator[None]:

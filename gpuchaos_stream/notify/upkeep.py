@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -36,6 +37,25 @@ class Upkeep:
     async def keep_up(self, receiver: Alertmanager, now: float) -> None:
         """Posts open alerts again before they end, and keeps silences as experiments run."""
         due = now - self._renewed.get(receiver.name, float("-inf")) >= receiver.renew
+        trouble: sqlite3.OperationalError | None = None
+        try:
+            if not await self._keep_silences(receiver, now, due=due):
+                return  # it cannot be reached: alerts are not kept waiting for every silence to fail
+        except sqlite3.OperationalError as error:  # no reason to let alerts end
+            trouble = error
+        if due:
+            self._renewed[receiver.name] = now
+            alerts = self._queue.open_alerts(receiver.name)
+            for first in range(0, len(alerts), receiver.most):
+                part = alerts[first : first + receiver.most]
+                outcome = await self._send(receiver, partial(receiver.post, part, now), now)
+                if outcome.result is not Result.DELIVERED:
+                    break
+        if trouble is not None:
+            raise trouble
+
+    async def _keep_silences(self, receiver: Alertmanager, now: float, *, due: bool) -> bool:
+        """Makes, renews and removes silences; False: the receiver cannot be reached."""
         running = self._running() if receiver.silence else {}
         silences = self._queue.silences(receiver.name)
         for experiment_id in sorted(set(silences) | set(running)):
@@ -51,15 +71,8 @@ class Upkeep:
             else:
                 outcome = await self._unsilence(receiver, experiment_id, str(silence_id), now)
             if outcome.result is Result.FAILED and outcome.status is None:
-                return  # it cannot be reached: alerts are not kept waiting for every silence to fail
-        if due:
-            self._renewed[receiver.name] = now
-            alerts = self._queue.open_alerts(receiver.name)
-            for first in range(0, len(alerts), receiver.most):
-                part = alerts[first : first + receiver.most]
-                outcome = await self._send(receiver, partial(receiver.post, part, now), now)
-                if outcome.result is not Result.DELIVERED:
-                    break
+                return False
+        return True
 
     def _harm_lasts(self, receiver: Alertmanager, experiment_id: str, now: float) -> bool:
         """Whether harm of an experiment that has ended is not told to be over yet: its alerts would be sent out when

@@ -19,6 +19,33 @@ from gpuchaos_stream.output import coloured
 AGAIN_S: Final = 60.0
 
 
+#: A new Kafka has no coordinator of a group for its first seconds: only what lasts longer is an error.
+_COORDINATOR: Final = "Group Coordinator Request failed"
+SETTLES_S: Final = 10.0
+
+
+class _WorthReading(logging.Filter):
+    """Keeps out what libraries tell of their own start: each service of Faust's, its tables, a Kafka that settles."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._since = self._last = -SETTLES_S
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = str(record.msg)
+        if record.levelno < logging.WARNING:
+            # Our services are subclasses of Faust's, and so speak under our names: `[^--Watchdog]: Starting...`.
+            return not text.startswith("[^")
+        if text.startswith(_COORDINATOR) and any(getattr(each, "retriable", False) for each in record.args or ()):
+            now = self._clock()
+            if now - self._last >= SETTLES_S:
+                self._since = now
+            self._last = now
+            return now - self._since >= SETTLES_S
+        return True
+
+
 def configure(*, level: str = "INFO", json: bool | None = None) -> None:
     """Sets up structlog and the standard library's logging alike.
 
@@ -47,6 +74,8 @@ def configure(*, level: str = "INFO", json: bool | None = None) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer], foreign_pre_chain=shared
         )
     )
+    if level != "DEBUG":
+        handler.addFilter(_WorthReading())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import REGISTRY, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
+from gpuchaos_stream.errors import UserError
+
 #: Returns None when all is well, else the reason in words.
 Check = Callable[[], str | None]
 
@@ -66,9 +68,22 @@ class _Listener(ThreadingHTTPServer):
 
 
 class StatusServer:
-    """Serves until `close`. `port` 0 takes a free one; `self.port` says which. `alive` is `healthy` where not given."""
+    """Serves until `close`. `port` 0 takes a free one; `self.port` says which. `alive` is `healthy` where not given.
 
-    def __init__(self, *, host: str, port: int, healthy: Check, ready: Check, alive: Check | None = None) -> None:
+    Raises:
+        UserError: nobody can listen there, as where another does; `option` is what to change.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        healthy: Check,
+        ready: Check,
+        alive: Check | None = None,
+        option: str = "--status-port",
+    ) -> None:
         checks = {"/livez": alive or healthy, "/healthz": healthy, "/readyz": ready}
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a counter, which nobody asks for
 
@@ -94,7 +109,12 @@ class StatusServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it so)
                 pass
 
-        self._server = _Listener((host, port), Handler)
+        try:
+            self._server = _Listener((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            why = getattr(error, "strerror", None) or error
+            raise UserError(where, f"cannot listen there ({why})", f"choose another {option}") from error
         self._server.daemon_threads = True
         self._server.timeout = 1.0  # for a caller that left before it was taken
         self.port: int = self._server.server_address[1]

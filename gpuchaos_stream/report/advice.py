@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpuchaos_stream.events.experiment import HaltState, Status, Verdict
-from gpuchaos_stream.report.model import Advice, Report
+from gpuchaos_stream.events.experiment import HaltState, Verdict
+from gpuchaos_stream.guard.decision import OPERATOR
+from gpuchaos_stream.report.model import AFTER, Advice, Report
 from gpuchaos_stream.report.spread import UNKNOWN
 from gpuchaos_stream.report.words import GOALS, count, few, number, seconds
 
@@ -33,12 +34,8 @@ _FASTER: Final[dict[str, str]] = {
 #: A verdict that asks for another run → what to do before it.
 _AGAIN: Final[dict[Verdict, str]] = {
     Verdict.VOID: "mend what kept it from beginning and run it again: nothing was tested",
-    Verdict.STOPPED: "run it again: a person ended it before it could show anything",
+    Verdict.STOPPED: "run it again: a person ended it before its time",
 }
-
-
-#: A status in which no fault should be there any more.
-_AFTER: Final = frozenset({Status.RECOVERING, Status.FINISHED})
 
 
 def advice(report: Report) -> tuple[Advice, ...]:
@@ -48,7 +45,7 @@ def advice(report: Report) -> tuple[Advice, ...]:
 
 
 def _undo(report: Report) -> Iterator[Advice]:
-    if report.undo_open and report.status in _AFTER:
+    if report.undo_open and report.status in AFTER:
         change = "take it back by hand, `gpuchaos-agent undo --all` on its node, and see why the agent could not"
         yield Advice(change=change, why=few(list(report.undo_open)))
 
@@ -58,6 +55,11 @@ def _halts(report: Report) -> Iterator[Advice]:
         if halt.state is HaltState.ESCALATED:
             waiting = few(list(halt.waiting_for)) or "telemetry never confirmed it"
             yield Advice(change="find out why the halt was not confirmed", why=f"halt {halt.cause}: {waiting}")
+        by_rule = not halt.dry_run and not halt.cause.startswith(OPERATOR)
+        # A run that was to show that it is halted needs no mending for that it was.
+        if report.verdict is Verdict.HALTED and by_rule and not any(claim.certified for claim in report.claims):
+            change = f"mend what rule {halt.cause} found, or change the rule if it halts too early; then run it again"
+            yield Advice(change=change, why=halt.reason)
 
 
 def _verdict(report: Report) -> Iterator[Advice]:

@@ -18,6 +18,7 @@ from gpuchaos_stream.events.incident import RecoveryOutcome
 from gpuchaos_stream.experiments.machine import TRANSITIONS
 from gpuchaos_stream.experiments.run import SETTLED, Phase
 from gpuchaos_stream.experiments.triggers import Trigger
+from gpuchaos_stream.guard.decision import OPERATOR
 from gpuchaos_stream.report.words import head, pairs, seconds, stamp
 
 _REFUSED: Final = "refused"
@@ -123,7 +124,8 @@ def _stop(state: ExperimentState, seen: dict[Status, float]) -> _Move | None:
     real = [halt for halt in state.halts if not halt.dry_run]
     if real:
         first = min(real, key=lambda halt: (halt.requested, halt.id))
-        return Trigger.HALT, first.requested, (f"halt {first.cause}: {first.reason}",)
+        trigger = Trigger.STOP if first.cause.startswith(OPERATOR) else Trigger.HALT
+        return trigger, first.requested, (f"halt {first.cause}: {first.reason}",)
     if state.verdict is Verdict.HALTED or (state.verdict is None and state.status is Status.HALTING):
         return Trigger.HALT, seen.get(Status.HALTING), (state.reason,)
     if state.verdict is Verdict.STOPPED:

@@ -41,7 +41,7 @@ _TOPICS: Final = frozenset(topic.name for topic in (topics.EXPERIMENTS, topics.I
 #: What the curves of a report are made of.
 _OBSERVED: Final = frozenset({topics.OBSERVATIONS.name})
 #: A file's ending → its format.
-_ENDINGS: Final = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".xml": "junit"}
+_ENDINGS: Final = {".html": "html", ".htm": "html", ".md": "md", ".txt": "md", ".json": "json", ".xml": "junit"}
 _PAGES: Final[dict[str, Callable[[Page], str]]] = {"html": html, "md": markdown}
 _DAY_S: Final = 86400.0
 
@@ -86,7 +86,7 @@ def report(
     if experiment_id is None and since is None and recording is None:
         raise UserError("report", "what is to be reported?", "name an experiment, a period (--since 7d) or --recording")
     span = _span(since) if since is not None else None
-    form = form or _ENDINGS.get(out.suffix if out is not None else "", "md")
+    form = form or _form(out)
     story, now = _story(recording, connection)
     if experiment_id is None and span is None and len(story.states()) == 1:
         experiment_id = story.states()[0].id
@@ -229,6 +229,19 @@ def _verdicts(text: str) -> frozenset[Verdict]:
             )
         found.add(Verdict(name))
     return frozenset(found)
+
+
+def _form(out: Path | None) -> str:
+    """The format that the ending of `out` asks for; Markdown without a file, or without an ending.
+
+    Raises:
+        UserError: the ending is that of no format.
+    """
+    if out is None or not out.suffix:
+        return "md"
+    if (form := _ENDINGS.get(out.suffix.lower())) is None:
+        raise UserError(str(out), f"no format has the ending {out.suffix}", f"use {', '.join(_ENDINGS)}, or --format")
+    return form
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -136,12 +136,17 @@ def _claims(state: ExperimentState, form: Form | None) -> Iterator[Claim]:
             why = "halted by itself, and the fault is undone" if done else "halted, but the undo is not confirmed"
             yield Claim(claim=claim, certified=done, why=why)
         elif claim == _BY_HALT:
-            yield Claim(claim=claim, certified=False, why="no halt was needed, so none was shown")
+            why = f"{_ended(state)}: only a halt that comes by itself certifies it"
+            yield Claim(claim=claim, certified=False, why=why)
         elif state.verdict is Verdict.PASSED:
             yield Claim(claim=claim, certified=True, why=f"passed; what was reached: {form.layer}")
         else:
-            ended = str(state.verdict or f"still {state.status}")
-            yield Claim(claim=claim, certified=False, why=f"{ended}: only a run that passed certifies it")
+            why = f"{_ended(state)}: only a run that passed certifies it"
+            yield Claim(claim=claim, certified=False, why=why)
+
+
+def _ended(state: ExperimentState) -> str:
+    return str(state.verdict or f"still {state.status}")
 
 
 def goals(state: ExperimentState) -> Iterator[Goal]:

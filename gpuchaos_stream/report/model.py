@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from gpuchaos_stream.events.base import Entity, Severity, Timestamp, Wire
 from gpuchaos_stream.events.experiment import AnomalyLine, Halt, Status, Verdict
 from gpuchaos_stream.events.incident import RecoveryRecord
+
+#: In these no fault should be there any more.
+AFTER: Final = frozenset({Status.RECOVERING, Status.FINISHED})
 
 Scalar = str | float | int | bool | None
 

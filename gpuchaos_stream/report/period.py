@@ -13,7 +13,7 @@ from gpuchaos_stream.events.base import Timestamp, Wire
 from gpuchaos_stream.events.experiment import ExperimentState, Verdict
 from gpuchaos_stream.recovery.slo import OBJECTIVES, Budget, SloBook
 from gpuchaos_stream.report.facts import levels, plan_fault
-from gpuchaos_stream.report.page import Block, Cell, Heading, Page, Table, Words, row
+from gpuchaos_stream.report.page import Block, Cell, Heading, Page, Table, Tone, Words, row
 from gpuchaos_stream.report.sheet import TONES
 from gpuchaos_stream.report.spread import origin_of
 from gpuchaos_stream.report.words import count, number, seconds, stamp
@@ -226,12 +226,18 @@ def _unexplained(states: Sequence[ExperimentState]) -> Iterator[tuple[str, list[
 def period_sheet(found: Period) -> Page:
     """The page of a period."""
     counted = ", ".join(f"{number_of} {verdict}" for verdict, number_of in found.verdicts.items()) or "none"
-    bad = any(found.verdicts.get(name) for name in (Verdict.FAILED, Verdict.VOID))
-    badge = Cell(count(len(found.runs), "run"), "bad" if bad else "good" if found.runs else "plain")
+    badge = Cell(count(len(found.runs), "run"), _tone(found))
     of = f"cluster {found.cluster}" if found.cluster else "every cluster"
     lead = f"{of}, {stamp(found.since)} to {stamp(found.until)}: {counted}."
     blocks = tuple(block for part in (_runs, _budgets, _how_long, _furthest, _again) for block in part(found))
     return Page("Chaos experiments of a period", badge, lead, blocks)
+
+
+def _tone(found: Period) -> Tone:
+    """The worst of its verdicts."""
+    tones = {TONES.get(next((each for each in Verdict if each == name), None), "plain") for name in found.verdicts}
+    order: tuple[Tone, ...] = ("bad", "warn", "plain", "good")
+    return next((tone for tone in order if tone in tones), "plain")
 
 
 def _runs(found: Period) -> Iterator[Block]:

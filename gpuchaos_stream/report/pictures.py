@@ -11,17 +11,20 @@ from typing import Final
 
 from gpuchaos_stream.report.markup import escape, shorten
 from gpuchaos_stream.report.model import Bar, Branch, Report
-from gpuchaos_stream.report.words import GOALS, seconds
+from gpuchaos_stream.report.words import GOALS, answer, seconds
 
 _WIDTH: Final = 960
 LEFT: Final = 300
 _RIGHT: Final = 24
 _ROW: Final = 26
 TOP: Final = 34
-#: Characters of 12 units that fit left of the axis.
-_LABEL: Final = 46
+#: Units of one character of a name, in a wide font (DejaVu Sans), and so how many fit left of the axis.
+_CHARACTER: Final = 7.0
+_LABEL: Final = int((LEFT - 14) / _CHARACTER)
 #: The most entities of a branch that are drawn.
 _DRAWN: Final = 8
+#: The most faults of a timeline that are drawn; an experiment has up to a thousand.
+_FAULTS: Final = 40
 _TICKS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 21600.0)
 MARKS: Final = (("ttd", "detected"), ("ttm", "mitigated"), ("ttr", "recovered"), ("confirm", "confirmed"))
 
@@ -54,7 +57,7 @@ class Axis:
 
 def timeline(report: Report) -> str:
     """Faults, anomalies and halts as bars over time, with lines where it was detected, mitigated and recovered."""
-    bars = report.bars
+    bars = drawn(report.bars)
     first = min([0.0, *(bar.start_s for bar in bars)])
     axis = Axis(first - 0.02 * (report.end_s - first), report.end_s)
     bottom = TOP + _ROW * max(len(bars), 1)
@@ -64,6 +67,12 @@ def timeline(report: Report) -> str:
         parts += _bar(axis, bar, TOP + index * _ROW)
     parts += _marks(axis, report, bottom)
     return svg("timeline", f"What happened when in {report.experiment_id}", height, parts)
+
+
+def drawn(bars: Sequence[Bar]) -> tuple[Bar, ...]:
+    """The bars of a picture: of faults the first few, of all else every one."""
+    faults = [bar for bar in bars if bar.kind == "fault"]
+    return (*faults[:_FAULTS], *(bar for bar in bars if bar.kind != "fault"))
 
 
 def _bar(axis: Axis, bar: Bar, y: float) -> Iterator[str]:
@@ -120,17 +129,12 @@ def recovery(report: Report) -> str:
                     f'<rect class="hold" x="{end}" y="{y + 7}" width="{max(width, 1):.1f}" height="{_ROW - 16}">'
                     f"<title>held for {seconds(record.hold_s)}</title></rect>"
                 )
+        said = answer(goal.met, goal.value, goal.objective, over=report.finished is not None)
         if goal.objective is not None:
             x = axis.x(goal.objective)
             parts.append(f'<line class="objective" x1="{x}" y1="{y}" x2="{x}" y2="{y + _ROW - 2}"/>')
-        parts.append(text(axis.x(last) + 8, y + 15, _met(goal.met, goal.value), "tick", "start"))
+        parts.append(text(axis.x(last) + 8, y + 15, said, "tick", "start"))
     return svg("recovery", f"Recovery times of {report.experiment_id} against their objectives", bottom + 12, parts)
-
-
-def _met(met: bool | None, value: float | None) -> str:
-    if met is None:
-        return "open"
-    return "met" if met else "never" if value is None else "missed"
 
 
 def spread(branches: Sequence[Branch], experiment_id: str) -> str:
@@ -157,7 +161,7 @@ def spread(branches: Sequence[Branch], experiment_id: str) -> str:
 
 def _box(x: float, middle: float, width: float, said: str, kind: str) -> Iterator[str]:
     yield f'<rect class="box {kind}" x="{x}" y="{middle - 10}" width="{width}" height="20" rx="4"/>'
-    yield text(x + 8, middle + 4, shorten(said, int((width - 16) / 6.6)), "name", "start")
+    yield text(x + 8, middle + 4, shorten(said, int((width - 16) / _CHARACTER)), "name", "start")
 
 
 def text(x: float, y: float, said: str, kind: str, anchor: str) -> str:

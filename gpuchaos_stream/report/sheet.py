@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gpuchaos_stream.events.experiment import AnomalyLine, Verdict
+from gpuchaos_stream.events.incident import MOST_ENTITIES
 from gpuchaos_stream.report import curve_pictures, pictures
-from gpuchaos_stream.report.model import Bar, Curve, Goal, Level, Reached, Report
+from gpuchaos_stream.report.model import AFTER, Bar, Curve, Goal, Level, Reached, Report
 from gpuchaos_stream.report.page import Block, Cell, Heading, Page, Picture, Table, Tone, Words, row
 from gpuchaos_stream.report.spread import tie
-from gpuchaos_stream.report.words import GOALS, count, number, pairs, seconds, stamp
+from gpuchaos_stream.report.words import GOALS, answer, count, number, pairs, seconds, stamp
 
 #: Verdict → how it is meant.
 TONES: Final[dict[Verdict | None, Tone]] = {
@@ -51,13 +52,22 @@ def lead(report: Report) -> str:
     said.append(f"{len(there)} of {len(report.injected)} took effect" if there else "no fault took effect")
     verdict = f"{report.verdict}" if report.verdict else f"still {report.status}"
     sentences = [", ".join(said) + f": {verdict}" + (f" ({report.reason.rstrip('.')})" if report.reason else "") + "."]
-    broke = sum(branch.total for branch in report.branches)
-    if broke:
-        sentences.append(f"Beyond the targets {count(broke, 'entity', 'entities')} broke with it.")
+    if broke := _broke(report):
+        said_so = f"{broke} entities or more" if broke >= MOST_ENTITIES else count(broke, "entity", "entities")
+        sentences.append(f"Beyond the targets {said_so} broke with it.")
     if report.unattributed:
         sentences.append(f"No fault explains {count(report.unattributed, 'anomaly', 'anomalies')}.")
-    sentences.append("Every fault is undone." if report.undo_confirmed else "NOT every fault is confirmed undone.")
+    if report.undo_open:
+        late = report.status in AFTER
+        sentences.append("NOT every fault is confirmed undone." if late else "Not every fault is undone yet.")
+    elif there:
+        sentences.append("Every fault is undone.")
     return " ".join(sentences)
+
+
+def _broke(report: Report) -> int:
+    """How many entities beyond the targets are named."""
+    return sum(branch.total for branch in report.branches)
 
 
 def _overview(report: Report) -> Iterator[Block]:
@@ -76,9 +86,13 @@ def _overview(report: Report) -> Iterator[Block]:
 
 
 def _undo(report: Report) -> Cell:
-    if report.undo_confirmed:
-        return Cell("confirmed: no fault is there any more", "good")
-    return Cell("NOT CONFIRMED: " + "; ".join(report.undo_open), "bad")
+    if report.undo_open:
+        if report.status not in AFTER:
+            return Cell("not yet: " + "; ".join(report.undo_open))
+        return Cell("NOT CONFIRMED: " + "; ".join(report.undo_open), "bad")
+    if all(each.injected is None for each in report.injected):
+        return Cell("nothing to undo: no fault took effect")
+    return Cell("confirmed: no fault is there any more", "good")
 
 
 def _claims(report: Report) -> Iterator[Block]:
@@ -96,7 +110,7 @@ def _recovery(report: Report) -> Iterator[Block]:
     yield Heading("Recovery")
     record = report.recovery
     if record.injected is not None:
-        lines = tuple(f"{GOALS[goal.name]}: {_took(goal)}" for goal in report.goals)
+        lines = tuple(f"{GOALS[goal.name]}: {_took(goal, report)}" for goal in report.goals)
         title = "Recovery times; the thick line is the objective, dashed the window that held"
         yield Picture(title, pictures.recovery(report), lines)
     rows = [
@@ -104,7 +118,7 @@ def _recovery(report: Report) -> Iterator[Block]:
             f"{GOALS[goal.name]} ({goal.name.upper()})",
             seconds(goal.value),
             seconds(goal.objective),
-            _met(goal),
+            _met(goal, report),
             goal.note,
         )
         for goal in report.goals
@@ -114,9 +128,16 @@ def _recovery(report: Report) -> Iterator[Block]:
         told = tuple(_curve(curve) for curve in report.curves)
         title = "What the checks measured; dashed the bound, shaded the fault, gaps where it was not known"
         yield Picture(title, curve_pictures.curves(report), told)
-    details = [f"confirmed {seconds(record.confirm)}", f"held for {seconds(record.hold_s)}"]
-    details += [f"a check was unknown for {seconds(record.unknown_s)}", f"clock skew {seconds(record.skew_s)}"]
-    yield Words("; ".join(details) + ".")
+    held = record.confirm is not None
+    details = (
+        ("confirmed after", record.confirm),
+        ("held for" if held else "each check has to hold for", record.hold_s or None),
+        ("a check was unknown for", record.unknown_s or None),
+        ("clock skew", record.skew_s),
+    )
+    known = [f"{what} {seconds(value)}" for what, value in details if value is not None]
+    if known and record.injected is not None:
+        yield Words("; ".join(known).capitalize() + ".")
     if report.steady:
         yield Words(f"Steady state: {', '.join(f'{name} {state}' for name, state in report.steady.items())}.")
 
@@ -130,21 +151,24 @@ def _curve(curve: Curve) -> str:
     return f"{curve.check}{source}: {span}, bound {bound}" + (f", {unknown} samples unknown" if unknown else "")
 
 
-def _took(goal: Goal) -> str:
-    return f"{seconds(goal.value)} of {seconds(goal.objective)}, {_met(goal).text}"
+def _took(goal: Goal, report: Report) -> str:
+    return f"{seconds(goal.value)} of {seconds(goal.objective)}, {_met(goal, report).text}"
 
 
-def _met(goal: Goal) -> Cell:
-    if goal.met is None:
-        return Cell("open")
-    return Cell("met", "good") if goal.met else Cell("missed" if goal.value is not None else "never", "bad")
+def _met(goal: Goal, report: Report) -> Cell:
+    tone: dict[bool | None, Tone] = {True: "good", False: "bad", None: "plain"}
+    over = report.finished is not None
+    return Cell(answer(goal.met, goal.value, goal.objective, over=over), tone[goal.met])
 
 
 def _timeline(report: Report) -> Iterator[Block]:
     if report.bars:
         yield Heading("Timeline")
-        lines = tuple(_lasted(bar) for bar in report.bars)
+        shown = pictures.drawn(report.bars)
+        lines = tuple(_lasted(bar) for bar in shown)
         title = "Faults, halts, anomalies charged to it (filled) and those that no fault explains (hollow)"
+        if more := len(report.bars) - len(shown):
+            title += f"; {count(more, 'more fault')} below"
         yield Picture(title, pictures.timeline(report), lines)
 
 
@@ -191,6 +215,8 @@ def _spread(report: Report) -> Iterator[Block]:
     )
     rows = [_broken(each, tie(branch)) for branch in report.branches for each in branch.reached]
     yield Table("Each of them, and why it is charged", ("entity", "after", "what", "along", "why"), rows)
+    if _broke(report) >= MOST_ENTITIES:
+        yield Words(f"At most {MOST_ENTITIES} are named; how many were hurt is in the blast radius.")
 
 
 def _broken(reached: Reached, along: str) -> tuple[Cell, ...]:

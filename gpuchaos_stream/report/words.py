@@ -19,6 +19,13 @@ def stamp(time: float | None) -> str:
     return "-" if time is None else datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def answer(met: bool | None, value: float | None, objective: float | None, *, over: bool) -> str:
+    """Whether an objective was met, in a word. `over`: its experiment is finished, so that nothing more comes."""
+    if met is None:
+        return "no objective" if objective is None else "not measured" if over else "open"
+    return "met" if met else "never" if value is None else "missed"
+
+
 def number(value: float | None) -> str:
     """Without digits that say nothing; `-` for none."""
     return "-" if value is None else f"{round(value, 1):,g}" if abs(value) < 1e6 else f"{value:,.0f}"

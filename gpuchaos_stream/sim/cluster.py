@@ -18,7 +18,7 @@ from gpuchaos_stream.events.base import stable_id
 from gpuchaos_stream.events.codec import PackedFrame
 from gpuchaos_stream.events.fault import FaultEvent
 from gpuchaos_stream.events.node import GpuPlace, NodeInfo, PortPlace
-from gpuchaos_stream.sim.faults import CONSEQUENCES
+from gpuchaos_stream.sim.faults import CONSEQUENCES, IMPOSSIBLE
 from gpuchaos_stream.sim.spec import ClusterSpec
 from gpuchaos_stream.sim.telemetry import Telemetry
 from gpuchaos_stream.sim.truth import Truth
@@ -154,4 +154,5 @@ class SimulatedCluster:
             labels={"simulated": "true"},
             agent_version=f"sim-{__version__}",
             faults_possible=FAULTS_POSSIBLE,
+            faults_impossible=IMPOSSIBLE,
         )

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import random
 import signal
+import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from gpuchaos_stream.notify.desk import Desk
 from gpuchaos_stream.notify.notifier import Notifier
 from gpuchaos_stream.notify.queue import Queue
 from gpuchaos_stream.observe import logs
+from gpuchaos_stream.observe.logs import Sparingly
 from gpuchaos_stream.observe.metrics import RECORDS
 from gpuchaos_stream.observe.serve import Heartbeat, StatusServer
 from gpuchaos_stream.output import Form, write
@@ -40,6 +42,8 @@ from gpuchaos_stream.stream.options import hush_kafka_client, kafka_options, log
 _TURN_S: Final = 0.5
 #: Seconds between two looks for what may be forgotten.
 _TIDY_S: Final = 3600.0
+#: Seconds between two attempts to note what was read, while the disk refuses.
+_DISK_S: Final = 1.0
 #: Seconds that a stop waits for requests that are under way.
 _LAST_S: Final = 5.0
 
@@ -139,17 +143,17 @@ async def _run(config: Config, settings: kafka.KafkaSettings, data_dir: Path, ho
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     heartbeat = Heartbeat(limit_s=30.0)
-    ready = asyncio.Event()
+    waiting = ["no broker has answered yet"]
     with contextlib.closing(Queue(data_dir, random.Random())) as queue:
         status = StatusServer(
             host=host,
             port=port,
             healthy=heartbeat.check,
-            ready=lambda: None if ready.is_set() else "no broker has answered yet",
+            ready=lambda: waiting[0] or None,
         )
         desk = Desk(config, queue, Sender(), time.time)
         delivering = asyncio.create_task(desk.run(), name="desk")
-        reading = asyncio.create_task(_read(config, settings, queue, desk, heartbeat, ready), name="read")
+        reading = asyncio.create_task(_read(config, settings, queue, desk, heartbeat, waiting), name="read")
         stopping = asyncio.create_task(stop.wait(), name="stop")
         _log.info("notify started", receivers=sorted(config.receivers), status=f"http://{host}:{status.port}")
         try:
@@ -170,8 +174,9 @@ async def _read(
     queue: Queue,
     desk: Desk,
     heartbeat: Heartbeat,
-    ready: asyncio.Event,
+    waiting: list[str],
 ) -> None:
+    """Reads for ever; `waiting` holds what it waits for, in words, empty: for nothing."""
     notifier = Notifier(config, queue)
     topics = (EXPERIMENTS.name, INCIDENTS.name)
     start = {TopicPartition(topic, part): following for (topic, part), following in queue.positions().items()}
@@ -179,18 +184,28 @@ async def _read(
         subscription = await Bus(settings, client_id="gpuchaos-notify").subscribe(topics, start or "earliest")
     tidied = float("-inf")
     async with subscription:
-        ready.set()
+        records: list[Any] = []
+        say = Sparingly()
         while True:
             heartbeat.beat()
-            records = await subscription.batch(_TURN_S)
+            records = records or await subscription.batch(_TURN_S)
             now = time.time()
-            if records:
-                _hear(records, notifier, queue, now)
-                desk.wake()
+            try:
+                if records:
+                    _hear(records, notifier, queue, now)
+                    desk.wake()
+                if now - tidied > _TIDY_S:
+                    queue.forget(now)
+                    tidied = now
+            except sqlite3.OperationalError as error:  # another process would find the same disk
+                waiting[0] = f"the queue cannot be written: {error}"
+                if say(waiting[0]):
+                    _log.error("queue cannot be written", reason=str(error))
+                await asyncio.sleep(_DISK_S)
+                continue
+            waiting[0] = ""
+            records = []
             metrics.ALERTS.set(queue.count_open())
-            if now - tidied > _TIDY_S:
-                queue.forget(now)
-                tidied = now
 
 
 def _hear(records: Iterable[Any], notifier: Notifier, queue: Queue, now: float) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
 import ssl
+import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -22,6 +27,9 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 PREFIX: Final = "KAFKA_"
+
+#: How much a variable must be like one of ours to be taken for a slip: Kubernetes and Kafka itself set others.
+_ALIKE: Final = 0.85
 
 _SERVER: Final = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^\s:,/]+):(\d{1,5})$")
 
@@ -109,6 +117,8 @@ def load(file: Path | None = None, **overrides: Any) -> KafkaSettings:
     Raises:
         UserError: a value that is none, a combination that cannot work, an unknown field in `file`.
     """
+    for text in misspelt(os.environ):
+        _say_once(text)
     document = read(file) if file is not None else None
     from_file = _from_file(document)
 
@@ -129,6 +139,22 @@ def load(file: Path | None = None, **overrides: Any) -> KafkaSettings:
         return Layered(**given)
     except ValidationError as error:
         raise _explained(error, document) from error
+
+
+def misspelt(names: Iterable[str]) -> list[str]:
+    """One line for each variable that is nearly one of ours, and would be ignored."""
+    known = [PREFIX + name.upper() for name in KafkaSettings.model_fields]
+    found = []
+    for name in sorted(set(names)):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+            found += [f"{name} is not read; did you mean {each}?" for each in near]
+    return found
+
+
+@cache
+def _say_once(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201  (read by programs with and without click)
 
 
 def aiokafka_options(settings: KafkaSettings) -> dict[str, Any]:

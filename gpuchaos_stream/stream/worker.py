@@ -294,15 +294,26 @@ def run(config: WorkerConfig) -> None:
     """Runs a worker until it is told to stop (SIGTERM, SIGINT).
 
     Raises:
-        UserError: the broker does not let us in or do all that is to be done, or the topics are there in another shape.
+        UserError: the broker does not let us in or do all that is to be done, the topics are there in another shape,
+            the folder cannot be used, or the status port is another's.
     """
     logs.configure(level=config.log_level.upper())
     tracing.configure("gpuchaos-worker")
+    load_rules(config.rules or [shipped_rules()])  # a mistake in them is said at once, broker or not
+    _make_folder(config.data_dir)
     control_partitions = _found(config)
     worker = Worker(config, control_partitions)
     runner: Any = faust.Worker(worker.app, loglevel="WARNING", redirect_stdouts=False, override_logging=False)
     runner.spinner = None  # else it writes escape sequences into the log
     runner.execute_from_commandline()
+
+
+def _make_folder(folder: Path) -> None:
+    """Faust would make it without its parents."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(str(folder), f"cannot be used ({error.strerror})", "name another --data-dir") from error
 
 
 def _found(config: WorkerConfig) -> int:

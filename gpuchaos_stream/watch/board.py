@@ -32,8 +32,9 @@ Key = Callable[[Row], object]
 
 
 def told(row: Row) -> object:
-    """All that a row says but for what moves with the clock."""
-    return row.model_dump(exclude=_MOVING)
+    """All that a row says but for what moves with the clock. That a first worker is heard is a change."""
+    said = row.model_dump(exclude=_MOVING)
+    return (said, row.silent_s is not None) if isinstance(row, ControlRow) else said
 
 
 class Board:

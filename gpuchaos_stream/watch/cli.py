@@ -16,7 +16,8 @@ from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.envelope import BadMessageError, from_value
 from gpuchaos_stream.events.experiment import ExperimentState, Status, Verdict
 from gpuchaos_stream.events.observation import Tick
-from gpuchaos_stream.experiments.cli import Connection, connection_options, find
+from gpuchaos_stream.experiments import client
+from gpuchaos_stream.experiments.cli import Connection, connection_options, elsewhere, find
 from gpuchaos_stream.output import Form, console, redraws, text
 from gpuchaos_stream.watch import draw
 from gpuchaos_stream.watch.board import Board, told
@@ -96,6 +97,8 @@ async def _watch(
                         board.feed(event, clock.now())
             if once:
                 show()
+                if not (heard or known) and (others := await client.others(bus, connection.cluster)):
+                    click.echo(elsewhere(connection.cluster, others), err=True)
     return board.state(experiment_id) if experiment_id is not None else None
 
 
@@ -111,15 +114,15 @@ async def _heard(bus: Bus) -> AsyncIterator[Callable[[float], Any]]:
 
 
 async def _what_was(bus: Bus, board: Board, clock: _Clock) -> list[ExperimentState]:
-    """Feeds what Kafka keeps of experiments and incidents; returns the states of this cluster's experiments."""
-    states = []
+    """Feeds what Kafka keeps of experiments and incidents; returns the latest states of this cluster's experiments."""
+    states: dict[str, ExperimentState] = {}
     for record in await bus.snapshot(_KEPT):
         event = _event(record)
         board.feed(event, clock.now())
         if isinstance(event, ExperimentState) and event.cluster == board.cluster:
-            states.append(event)
+            states[event.id] = event
     board.forget_finished()
-    return states
+    return sorted(states.values(), key=lambda state: (state.started, state.id))
 
 
 def _event(record: Any) -> Any:

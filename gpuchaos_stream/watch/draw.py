@@ -45,7 +45,7 @@ def line(row: Row) -> str:
 
 def key(row: Row) -> object:
     """What of a row makes a new line."""
-    return row.silent if isinstance(row, ControlRow) else line(row)
+    return (row.silent, row.silent_s is not None) if isinstance(row, ControlRow) else line(row)
 
 
 def _line(row: Row) -> str:

@@ -266,6 +266,7 @@ class ClusterBoard:
                     "nodes": layout.nodes,
                     "state": self._state,
                     "rails": layout.rails,
+                    "ports": layout.ports,
                     "marks": self._marks,
                 },
                 "incidents": [raw for _, (_, raw) in newest[:MOST_INCIDENTS]],

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuchaos_stream.correlate.incidents import SHOWN
 from gpuchaos_stream.events.base import Event, entity_kind, entity_node
-from gpuchaos_stream.events.experiment import BreakerState, ExperimentState, Status
+from gpuchaos_stream.events.experiment import BreakerState, ExperimentState, InjectedFault, Status
 from gpuchaos_stream.events.incident import Incident
 from gpuchaos_stream.events.node import NodeInfo
 from gpuchaos_stream.experiments.run import SETTLED
@@ -159,24 +159,29 @@ class Known:
         self.versions.setdefault(state.id, {})[state.status] = state
         self.changed.experiments.add(state.id)
         for fault in before.faults if before is not None else ():
-            self._fault(fault.node or entity_node(fault.entity), (state.id, fault.fault_id), None)
+            self._fault(fault, state, there=False, runs=False)
         for fault in state.faults:
-            if fault.phase not in SETTLED:
-                self._fault(fault.node or entity_node(fault.entity), (state.id, fault.fault_id), fault.entity)
+            runs = state.status is not Status.FINISHED
+            self._fault(fault, state, there=fault.phase not in SETTLED, runs=runs)
         if len(self.experiments) > MOST_FINISHED + _SLACK:
             for old in self.finished()[MOST_FINISHED:]:
                 if all(fault.phase in SETTLED for fault in old.faults):
                     del self.experiments[old.id], self.versions[old.id]
                     self.changed.experiments.add(old.id)
 
-    def _fault(self, node: str | None, key: tuple[str, str], entity: str | None) -> None:
+    def _fault(self, fault: InjectedFault, state: ExperimentState, *, there: bool, runs: bool) -> None:
+        node, key = fault.node or entity_node(fault.entity), (state.id, fault.fault_id)
         if node is None:
             return
         facts = self.facts(node)
-        if entity is None:
-            facts.faults.pop(key, None)
+        if there:
+            facts.faults[key] = fault.entity
         else:
-            facts.faults[key] = entity
+            facts.faults.pop(key, None)
+        if runs:
+            facts.own.add(state.id)
+        else:
+            facts.own.discard(state.id)
         self.changed.nodes.add(node)
 
     def _hear_incident(self, incident: Incident) -> None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeVar
 
+_T = TypeVar("_T")
 _DIGITS: Final = re.compile(r"(\d+)")
 
 
@@ -33,12 +34,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All nodes in their order. `version` rises with each change: numbers of nodes of another one mean nothing."""
+    """All nodes in their order. `version` rises with each change: numbers of nodes of another one mean nothing.
+
+    `ports` says of nodes `start` to `end` (exclusive) on which of the `rails`, by their numbers, each has a port.
+    """
 
     version: int = 0
     nodes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
     rails: tuple[str, ...] = ()
+    ports: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
     index: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -66,16 +71,19 @@ def lay_out(places: Mapping[str, Where], version: int) -> Layout:
         cells.append(Cell(name, only or None, start, end, racks if len(racks) > 1 else ()))
         start = end
     rails = sorted({column(r, place.cell) for place in places.values() for r in place.rails.values()}, key=natural)
+    at = {rail: number for number, rail in enumerate(rails)}
+    ports = (tuple(sorted({at[column(r, places[n].cell)] for r in places[n].rails.values()})) for n in order)
     return Layout(
         version=version,
         nodes=tuple(order),
         cells=tuple(cells),
         rails=tuple(rails),
+        ports=tuple((begin, end, those) for those, begin, end in _runs(ports, 0)),
         index={name: number for number, name in enumerate(order)},
     )
 
 
-def _runs(names: Iterable[str], start: int) -> Iterable[tuple[str, int, int]]:
+def _runs(names: Iterable[_T], start: int) -> Iterable[tuple[_T, int, int]]:
     for name, run in groupby(names):
         end = start + sum(1 for _ in run)
         yield name, start, end

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
 
 REQUESTS: Final = Counter("gpuchaos_serve_requests_total", "Requests answered, by route and status.", ["route", "code"])
 STREAMS: Final = Gauge("gpuchaos_serve_streams_open", "Event streams that are open.")
@@ -17,3 +18,16 @@ FLUSH: Final = Histogram(
     "Work to publish what changed in a quarter of a second.",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1),
 )
+#: What else of this process is told: a worker's metrics, which come with its code, would all be 0.
+_TOLD: Final = ("gpuchaos_serve_", "gpuchaos_records", "process_", "python_")
+
+
+class _Told(CollectorRegistry):
+    """Of everything that is registered, what this process counts."""
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics with their samples."""
+        return (metric for metric in REGISTRY.collect() if metric.name.startswith(_TOLD))
+
+
+TOLD: Final = _Told(auto_describe=False)

@@ -29,11 +29,13 @@ class Harm:
 class Facts:
     """What is known of one node: faults on it as (experiment, fault id) → entity, and its open anomalies.
 
-    `stale`: its cell's summary says that its telemetry has stopped. `unheard`: nothing says that it has not.
+    `own`: experiments that are not finished and of which it is a target, also once the fault is gone. `stale`: its
+    cell's summary says that its telemetry has stopped. `unheard`: nothing says that it has not.
     """
 
     faults: dict[tuple[str, str], str] = field(default_factory=dict)
     harms: dict[tuple[str, str], Harm] = field(default_factory=dict)
+    own: set[str] = field(default_factory=set)
     stale: bool = False
     unheard: bool = False
 
@@ -46,13 +48,16 @@ class Facts:
         return any(harm.experiment is None for harm in self.harms.values())
 
     def hurt(self) -> bool:
-        """It has an open anomaly charged to an experiment of which it is no target."""
-        own = {experiment for experiment, _ in self.faults}
+        """It has an open anomaly charged to an experiment of which it is no target, or that is finished."""
+        own = self._targeted_by()
         return any(harm.experiment is not None and harm.experiment not in own for harm in self.harms.values())
 
     def target(self) -> bool:
-        """A fault is on it, or may be: nobody has said that it is gone."""
-        return bool(self.faults)
+        """A fault is on it, or may be, or it has not yet recovered from one."""
+        return bool(self.faults) or any(harm.experiment in self.own for harm in self.harms.values())
+
+    def _targeted_by(self) -> set[str]:
+        return self.own | {experiment for experiment, _ in self.faults}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,8 @@ class NodeState:
 #: The states in the order of their numbers on the wire; of those that hold the last one counts.
 STATES: Final[tuple[NodeState, ...]] = (
     NodeState("ok", "nothing is known to be wrong with it", lambda _: True),
-    NodeState("target", "an injected fault is on it", Facts.target),
-    NodeState("hurt", "hurt by an experiment of which it is no target", Facts.hurt),
+    NodeState("target", "an injected fault is on it, or it has not yet recovered from one", Facts.target),
+    NodeState("hurt", "hurt by an experiment of which it is no target, or that is finished", Facts.hurt),
     NodeState("unexplained", "something is wrong with it that no experiment explains", Facts.unexplained),
     NodeState("silent", "its telemetry has stopped: nothing is known of it", Facts.silent),
 )

@@ -139,6 +139,9 @@ class MapView(View):
     nodes: tuple[str, ...]
     state: tuple[int, ...]
     rails: tuple[str, ...] = Field(description="columns of rails; a rail named after its cell goes without it")
+    ports: tuple[tuple[int, int, tuple[int, ...]], ...] = Field(
+        description="of the nodes from the first to before the second index: the `rails` on which each has a port"
+    )
     marks: dict[int, Marks] = Field(description="by node index; a node without marks is left out")
 
 

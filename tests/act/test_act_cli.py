@@ -76,3 +76,12 @@ def test_a_key_that_is_none_or_another_roles_exits_2_and_says_what_to_do(tmp_pat
 
 def test_a_reset_without_a_reason_exits_2() -> None:
     assert CliRunner().invoke(cli, ["breaker", "reset"]).exit_code == 2
+
+
+def test_show_is_status_under_the_name_that_everything_else_has() -> None:
+    assert _help("show") == _help("status").replace("breaker status", "breaker show")
+    assert "  show " not in CliRunner().invoke(cli, ["breaker", "--help"]).output
+
+
+def _help(name: str) -> str:
+    return CliRunner().invoke(cli, ["breaker", name, "--help"]).output

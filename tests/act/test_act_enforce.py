@@ -243,7 +243,7 @@ def test_a_halt_all_trips_the_breaker_and_halts_what_may_hurt_with_one_cause() -
     enforce([], {"late": Running(("n7",))}, breaker=breaker, halts=halts, now=11.0)
     late = halts.halt("late")
     assert late is not None
-    assert late.cause == "rate"
+    assert (late.cause, late.reason) == ("rate", "3 halts")
 
 
 def test_a_halt_all_from_before_the_reset_halts_nothing() -> None:

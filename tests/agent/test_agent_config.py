@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuchaos_agent import config
+from gpuchaos_agent.agent import main
 from gpuchaos_agent.inject import registry
 from gpuchaos_agent.inject.base import Env
 from gpuchaos_stream.errors import UserError
@@ -68,3 +69,22 @@ def test_plans_and_agents_agree_on_what_each_fault_certifies() -> None:
             set(FAULTS[name].certifies),
             set(FAULTS[name].never),
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--clustr", "x"], "no such option '--clustr'; did you mean '--cluster'? See gpuchaos-agent --help"),
+        (["--clustr=x", "faults"], "no such option '--clustr'; did you mean '--cluster'? See gpuchaos-agent --help"),
+        (["fautls"], "no such command 'fautls'; did you mean 'faults'? See gpuchaos-agent --help"),
+        (["--zzz"], "no such option '--zzz'; see gpuchaos-agent --help"),
+        (["--interval"], "argument --interval: expected one argument; see gpuchaos-agent --help"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_one_line_with_what_was_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"gpuchaos-agent: {said}\n"

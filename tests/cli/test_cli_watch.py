@@ -164,6 +164,12 @@ def test_an_experiment_that_is_not_there_ends_with_2_and_the_nearest(cluster: Cl
     assert "did you mean 'nightly-7'?" in done.stderr
 
 
+def test_where_none_is_near_each_that_there_is_is_named_once(cluster: Cluster) -> None:
+    cluster.say(topics.EXPERIMENTS, *(cluster.state(name) for name in ("one", "two") for _ in range(12)))
+    done = _done(cluster, "zzzz")
+    assert done.stderr.rstrip().endswith("known are one, two")
+
+
 @pytest.mark.soak
 def test_with_a_real_worker_and_a_simulated_cluster_it_follows_an_experiment_to_its_verdict(tmp_path: Path) -> None:
     with House(tmp_path) as house:

@@ -191,7 +191,12 @@ def _default(field: FieldInfo) -> str:
 
 def _settings(model: Any, prefix: str) -> str:
     rows = (
-        (code(name), code(prefix + name.upper()), _default(field), _choices(field) + (field.description or ""))
+        (
+            code(name),
+            code(prefix + name.upper()),
+            _default(field),
+            "; ".join(filter(None, (_choices(field), field.description))),
+        )
         for name, field in model.model_fields.items()
     )
     return table(("field", "variable", "default", "meaning"), rows)
@@ -319,7 +324,7 @@ def helm_needs() -> str:
         for form, wants in row.get("forms", {"": row}).items():
             host = [word for key, word in (("hostNetwork", "network"), ("hostPID", "process ids")) if wants.get(key)]
             rights = [code(right) for right in wants.get("capabilities", ())]
-            rights += ["seccomp `Unconfined`"] if "seccomp" in wants else []
+            rights += [f"{profile} `Unconfined`" for profile in ("seccomp", "apparmor") if profile in wants]
             why = "; ".join([wants.get("reason", ""), *wants.get("capabilities", {}).values()]).removeprefix("; ")
             kind = "collector" if name in needs["collectors"] else "fault"
             given = ["`privileged`"] if wants.get("privileged") else rights
@@ -380,4 +385,6 @@ def rewritten(text: str) -> str:
 
 if __name__ == "__main__":
     for page in pages():
-        page.write_text(rewritten(page.read_text()))
+        before = page.read_text()
+        if (after := rewritten(before)) != before:
+            page.write_text(after)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from experiments_help import plan, plan_data
 
-from gpuchaos_stream.cli import main
-from gpuchaos_stream.errors import UserErrors
+from gpuchaos_stream.cli import cli, main
+from gpuchaos_stream.errors import UserError, UserErrors
 from gpuchaos_stream.experiments import parameters
 from gpuchaos_stream.experiments.check import check
 from gpuchaos_stream.experiments.faults import FAULTS
@@ -192,3 +194,55 @@ def test_a_fault_that_no_agent_has_yet_is_refused(monkeypatch: pytest.MonkeyPatc
     known = {name: said for name, said in parameters.SCHEMAS.items() if name != "process-stop"}
     monkeypatch.setattr(parameters, "SCHEMAS", known)
     assert "'process-stop' is not yet available; available are certificate-expiry" in mistakes()
+
+
+def test_a_comparison_that_is_written_as_elsewhere_is_told_how_it_is_written_here(tmp_path: Path) -> None:
+    data = plan_data()
+    data["steady_state"]["checks"] = [
+        {"name": name, "telemetry": {"of": "job/a", "metric": "steps_rate", "op": op, "value": 1}}
+        for name, op in (("a", "=>"), ("b", "=<"))
+    ]
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(UserErrors) as caught:
+        load(path)
+    assert [error.fix for error in caught.value.errors] == ["did you mean '>='?", "did you mean '<='?"]
+
+
+def test_a_value_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan_data() | {"duration": "5 parsecs"}))
+    with pytest.raises(UserErrors) as caught:
+        load(path)
+    (error,) = caught.value.errors
+    assert str(error).count("5 parsecs") == 1
+    assert error.fix == "write it like 500ms, 30s, 5m or 1h"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("groups: []\nsafety: {}\n", "holds rules, not an Experiment; gpuchaos rules check checks it"),
+        ("api_version: gpuchaos/v1\nkind: Notify\n", "it is no Experiment; gpuchaos notify --check checks it"),
+    ],
+)
+def test_another_kind_of_file_is_one_mistake(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(path)
+
+
+def test_a_folder_is_checked_file_by_file(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(plan_data() | {"name": name}))
+    good = CliRunner().invoke(cli, ["experiment", "check", str(tmp_path)])
+    assert good.exit_code == 0
+    assert [line.split(": ")[2] for line in good.output.splitlines()] == ["a", "b"]
+    (tmp_path / "c.yaml").write_text("kind: Experiment\n")
+    bad = CliRunner().invoke(cli, ["experiment", "check", str(tmp_path)])
+    assert bad.exit_code == 2
+    assert f"{tmp_path / 'b.yaml'}: ok" in bad.output
+    (tmp_path / "empty").mkdir()
+    none = CliRunner().invoke(cli, ["experiment", "check", str(tmp_path / "empty")])
+    assert (none.exit_code, "there is no *.yaml in this folder" in none.output) == (2, True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from experiments_help import plan, plan_data, published
 
 from gpuchaos_stream.errors import UserError
@@ -21,7 +22,7 @@ from gpuchaos_stream.events.command import Command, CommandKind, Role
 from gpuchaos_stream.events.envelope import from_value, to_record
 from gpuchaos_stream.events.experiment import BreakerState, InjectedFault, Status, Verdict
 from gpuchaos_stream.events.signing import KeyRing, Signer, Verifier
-from gpuchaos_stream.experiments import client
+from gpuchaos_stream.experiments import cli, client
 from gpuchaos_stream.stream.brokers import RunningBroker
 from gpuchaos_stream.stream.bus import Bus
 
@@ -250,3 +251,65 @@ def test_a_start_with_a_given_id_is_the_same_command_id_and_another_nonce() -> N
     assert one.id == two.id
     assert one.nonce != two.nonce
     assert client.start_command(plan(), cluster="c", now=1.0).experiment_id != one.experiment_id
+
+
+@pytest.mark.parametrize("bad", ["Bad Id!", "../../x<b>", "-x", "", "x" * 81, "ab\n"])
+def test_what_cannot_be_an_id_is_refused_before_anything_is_sent(bad: str) -> None:
+    with pytest.raises(UserError, match="cannot be an experiment's id; it has small letters"):
+        client.start_command(plan(), cluster="c", experiment_id=bad)
+    assert client.start_command(plan(), cluster="c", experiment_id="nightly-2026-12-01").experiment_id
+
+
+@on_broker
+async def test_an_id_that_is_there_already_is_refused_and_nothing_is_sent(
+    broker: RunningBroker, unique: str, signer: Signer, shell: Shell, file: Path
+) -> None:
+    async with Bus(broker.settings) as bus:
+        await ControlPlane(bus, unique, signer).publish(unique, Status.FINISHED, Verdict.PASSED)
+        code, out, err = await shell.run("run", str(file), "--no-wait", "--id", unique)
+    assert (code, out) == (2, "")
+    assert f"experiment {unique}: is there already (finished: passed); choose another --id, or leave it out" in err
+    assert "started" not in err
+
+
+@on_broker
+def test_a_start_that_nobody_takes_while_it_is_valid_ends_with_the_fix(
+    broker: RunningBroker, unique: str, signer: Signer, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "VALID_S", 0.2)
+    monkeypatch.setattr(cli, "LATE_S", 0.0)
+    options = ["--key", str(tmp_path / "operator.json"), "--bootstrap-servers", broker.bootstrap, "--cluster", unique]
+    done = CliRunner().invoke(cli.experiment, ["run", str(file), *options])
+    assert isinstance(done.exception, UserError)
+    assert f"no control plane of cluster '{unique}' took it within 0 s: it will not start any more" in str(
+        done.exception
+    )
+
+
+@on_broker
+async def test_a_run_that_ends_with_the_breaker_tripped_says_so_and_the_way_out(
+    broker: RunningBroker, unique: str, signer: Signer, shell: Shell, file: Path
+) -> None:
+    async with Bus(broker.settings) as bus:
+        plane = ControlPlane(bus, unique, signer)
+        running = asyncio.create_task(shell.run("run", str(file), "--id", unique))
+        await asyncio.wait_for(plane.command(CommandKind.START), 30)
+        state = BreakerState(id="breaker", time=1, cluster=unique, tripped=True, since=1.0, cause="7 of 65 nodes")
+        await bus.send(to_record(state, topics.EXPERIMENTS, source="/t"))
+        await plane.publish(unique, Status.FINISHED, Verdict.HALTED)
+        code, _, err = await running
+    assert code == 1
+    assert "the breaker is tripped (7 of 65 nodes)" in err
+    assert "gpuchaos breaker reset --reason" in err
+
+
+@on_broker
+async def test_where_the_cluster_is_not_named_the_others_are(
+    broker: RunningBroker, unique: str, signer: Signer, tmp_path: Path
+) -> None:
+    async with Bus(broker.settings) as bus:
+        await ControlPlane(bus, unique, signer).publish("one", Status.ACTIVE)
+    code, _, err = await Shell(broker, f"{unique}-not", tmp_path / "operator.json").run("list")
+    assert code == 0
+    assert f"cluster {unique}-not: nothing heard; clusters here: " in err
+    assert unique in err.split("clusters here: ")[1]

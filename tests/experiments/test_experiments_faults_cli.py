@@ -15,7 +15,7 @@ from gpuchaos_agent.records import standing
 from gpuchaos_stream.cli import cli
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.envelope import to_record
-from gpuchaos_stream.events.node import NodeInfo
+from gpuchaos_stream.events.node import GpuPlace, NodeInfo, PortPlace
 from gpuchaos_stream.experiments.faults import FAULTS
 from gpuchaos_stream.stream.brokers import RunningBroker
 from gpuchaos_stream.stream.bus import Bus
@@ -54,6 +54,7 @@ async def test_check_says_for_each_node_what_is_possible_and_why_the_rest_is_not
 ) -> None:
     def info(node: str, **fields: Any) -> NodeInfo:
         body: dict[str, Any] = {"faults_possible": ("process-stop",), "faults_impossible": {"rdma-link": "no port"}}
+        body |= {"gpus": (GpuPlace(index="0"),), "ports": (PortPlace(name="mlx5_0"),), "jobs": ("llama",)}
         return NodeInfo(id=f"{node}{len(fields)}", time=1.0, cluster=unique, node=node, cell="c", **(body | fields))
 
     code, _, err = await shell(broker, unique)
@@ -68,6 +69,7 @@ async def test_check_says_for_each_node_what_is_possible_and_why_the_rest_is_not
     assert "rdma-link     no port" in out
     assert "process-stop  possible" in out
     assert "n2  agent -  PROTECTED" in out
+    assert "  aim at  node/n1, gpu/n1/0, port/n1/mlx5_0, process/n1/PID for each process of llama\n" in out
     code, out, _ = await shell(broker, unique, "--node", "n1", "-o", "json")
     assert code == 0
     assert json.loads(out) == {
@@ -75,6 +77,8 @@ async def test_check_says_for_each_node_what_is_possible_and_why_the_rest_is_not
         "possible": ["process-stop"],
         "impossible": {"rdma-link": "no port"},
         "protected": False,
+        "targets": ["node/n1", "gpu/n1/0", "port/n1/mlx5_0"],
+        "jobs": ["llama"],
     }
     code, _, err = await shell(broker, unique, "--node", "n4")
     assert (code, "has not heard of it" in err) == (2, True)

@@ -55,7 +55,7 @@ def change(path: Path, old: str, new: str) -> None:
 def test_good_rules_are_listed(folder: Path) -> None:
     result = gpuchaos("rules", "check", folder)
     assert result.exit_code == 0
-    assert "rules.yaml: 1 rules, all good" in result.output
+    assert "rules.yaml: 1 rule, all good" in result.output
     assert "too-many" in result.output
     (body,) = lines(gpuchaos("rules", "check", folder, "-o", "json"))
     assert (body["name"], body["for"], body["where"]) == ("too-many", 1.0, f"{folder}/rules.yaml:4")
@@ -148,3 +148,22 @@ def test_without_a_path_the_shipped_rules_are_meant() -> None:
 )
 def test_series_are_written_as_in_promtool(text: str, values: list[object]) -> None:
     assert parse_values(text) == values
+
+
+def test_an_experiment_given_as_rules_is_one_mistake_and_not_one_for_each_field(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("api_version: gpuchaos/v1\nkind: Experiment\nname: a\nowner: me\n")
+    result = gpuchaos("rules", "check", plan)
+    assert result.exit_code == 2
+    assert result.output == f"{plan}: is an Experiment, not rules; gpuchaos experiment check checks it\n"
+
+
+def test_a_name_of_the_shipped_rules_is_found_when_both_are_checked(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(RULES.replace("too-many", "too-many-nodes-hurt"))
+    shipped = tmp_path / "rules"
+    shipped.mkdir()
+    (shipped / "hard.yaml").write_text(RULES.replace("too-many", "too-many-nodes-hurt"))
+    result = gpuchaos("rules", "check", shipped, mine)
+    assert result.exit_code == 2
+    assert "rule 'too-many-nodes-hurt' is also at" in result.output

@@ -125,6 +125,15 @@ def test_an_upgrade_of_agents_silences_fewer_than_what_freezes_experiments_and_p
     assert at_once < 5
 
 
+def test_the_page_answers_under_the_names_that_it_has_and_no_others() -> None:
+    given = {**ENOUGH, "web": {"ingress": {"enabled": True, "host": "chaos.example.com"}, "allowHosts": ["10.0.0.9"]}}
+    (page,) = (each for each in of_kind(render(given=given), "Deployment") if each["metadata"]["name"].endswith("-web"))
+    words = [each.partition("=") for each in page["spec"]["template"]["spec"]["containers"][0]["args"]]
+    name = "r-gpuchaos-web"
+    inside = [name, f"{name}.chaos", f"{name}.chaos.svc", f"{name}.chaos.svc.cluster.local"]
+    assert [value for word, _, value in words if word == "--allow-host"] == [*inside, "chaos.example.com", "10.0.0.9"]
+
+
 @pytest.mark.parametrize(("base", "found"), [("", "/docs"), ("https://wiki.example.com/", "https://wiki.example.com")])
 def test_links_of_panels_to_runbooks_lead_to_where_the_pages_are_served(base: str, found: str) -> None:
     given = {**ENOUGH, "monitoring": {"dashboards": {"enabled": True, "docsBase": base}}}

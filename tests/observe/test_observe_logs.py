@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from typing import Any
+
+from aiokafka.errors import GroupAuthorizationFailedError, GroupCoordinatorNotAvailableError
+
+from gpuchaos_stream.observe import logs
 
 PROGRAM = """
 import logging
@@ -69,3 +74,25 @@ def test_plain_lines_are_for_people() -> None:
     assert not line.startswith("{")
     assert "ready" in line
     assert "n1" in line
+
+
+def test_the_start_of_a_librarys_services_is_kept_out_and_their_warnings_are_not() -> None:
+    (line,) = objects(
+        'log = logging.getLogger("gpuchaos_stream.stream.watchdog")\nlog.info("[^--Watchdog]: Starting...")\n'
+        'log.warning("[^--Watchdog]: stands still")'
+    )
+    assert line["event"] == "[^--Watchdog]: stands still"
+
+
+def test_a_coordinator_that_a_new_kafka_does_not_have_yet_is_an_error_only_when_it_lasts() -> None:
+    clock = iter((0.0, 0.1, 5.0, 9.9, 10.0, 15.0, 60.0, 65.0))
+    worth = logs._WorthReading(lambda: next(clock))
+
+    def said(error: Exception) -> bool:
+        text = "Group Coordinator Request failed: %s"
+        return bool(worth.filter(logging.LogRecord("aiokafka", logging.ERROR, "", 0, text, (error,), None)))
+
+    passing, lasting = GroupCoordinatorNotAvailableError(), GroupAuthorizationFailedError()
+    assert said(lasting), "nothing that is tried again"
+    seen = [said(passing) for _ in range(8)]
+    assert seen == [False, False, False, False, True, True, False, False], "a minute later it is a new one"

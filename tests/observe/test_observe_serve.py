@@ -12,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.observe import metrics
 from gpuchaos_stream.observe.serve import Heartbeat, StatusServer
 
@@ -141,3 +142,14 @@ def test_a_closed_page_no_longer_answers() -> None:
     server.close()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
+
+
+def test_a_port_that_is_another_s_is_said_in_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError) as caught:
+            StatusServer(host="127.0.0.1", port=port, healthy=lambda: None, ready=lambda: None)
+    said = f"127.0.0.1:{port}: cannot listen there (Address already in use); choose another --status-port"
+    assert str(caught.value) == said
+    with pytest.raises(UserError, match="127.0.0.1:99999: cannot listen there"):
+        StatusServer(host="127.0.0.1", port=99999, healthy=lambda: None, ready=lambda: None)

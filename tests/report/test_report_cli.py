@@ -163,3 +163,15 @@ async def _beside(*words: str, env: dict[str, str]) -> str:
     out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode()
+
+
+def test_an_ending_that_no_format_has_is_refused_before_anything_is_read(halted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    said = refused("report", HALTED, "--recording", halted, "--out", out)
+    assert "no format has the ending .pdf; use .html, .htm, .md, .txt, .json, .xml, or --format" in said
+    assert not out.exists()
+    assert run("report", HALTED, "--recording", halted, "--out", out, "--format", "md").exit_code == 0
+    assert run("report", HALTED, "--recording", halted, "--out", tmp_path / "REPORT.HTML").exit_code == 0
+    assert (tmp_path / "REPORT.HTML").read_text().startswith("<!DOCTYPE html>")
+    assert run("report", HALTED, "--recording", halted, "--out", tmp_path / "report").exit_code == 0
+    assert (tmp_path / "report").read_text().startswith("# Experiment")

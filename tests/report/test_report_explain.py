@@ -56,6 +56,15 @@ def test_the_way_is_the_one_that_the_machine_took(verdict: str) -> None:
         assert step.trigger == "refused" or TRANSITIONS[step.source, Trigger(step.trigger)] is step.target
 
 
+def test_a_persons_stop_is_not_said_to_be_the_guards() -> None:
+    one = told("stopped")
+    (halt,) = told("halted").state.halts
+    asked = halt.model_copy(update={"cause": "operator:1a2b", "requested": one.state.started + 5})
+    steps = explain(one.state.model_copy(update={"halts": (asked,)}), one.story).steps
+    assert Trigger.STOP in [step.trigger for step in steps]
+    assert Trigger.HALT not in [step.trigger for step in steps]
+
+
 @pytest.mark.parametrize("verdict", EVERY)
 def test_the_latest_state_alone_gives_the_same_way(verdict: str) -> None:
     one, whole = told(verdict), explained(verdict)

@@ -195,3 +195,27 @@ def test_a_halt_of_a_dry_run_is_said_to_have_stopped_nothing() -> None:
     )
     found = facts(one.state.model_copy(update={"halts": (halt,)}), one.story)
     assert any("dry run" in moment.text for moment in found.timeline)
+
+
+@pytest.mark.parametrize(("verdict", "said"), [("stopped", "stopped: "), ("void", "void: "), ("passed", "passed: ")])
+def test_of_a_run_that_was_not_halted_it_is_not_said_whether_a_halt_was_needed(verdict: str, said: str) -> None:
+    one = told(verdict)
+    fault = {"name": "process-stop", "params": {}, "certifies": ["automatic-halt"]}
+    (claim,) = facts(one.state.model_copy(update={"plan": {"fault": fault}}), one.story).claims
+    assert (claim.certified, claim.why) == (False, f"{said}only a halt that comes by itself certifies it")
+
+
+def test_a_halted_run_says_which_rule_to_look_at_unless_a_person_halted_it_or_it_was_to_be_halted() -> None:
+    one = told("halted")
+    (halt,) = one.state.halts
+    plan = one.state.plan | {"fault": one.state.plan["fault"] | {"certifies": []}}
+
+    def rules(cause: str, plan: dict[str, object]) -> list[str]:
+        halts = (halt.model_copy(update={"cause": cause}),)
+        found = facts(one.state.model_copy(update={"halts": halts, "plan": plan}), one.story)
+        return [advice.why for advice in found.advice if "what rule" in advice.change]
+
+    assert rules(halt.cause, plan) == [halt.reason]
+    assert rules("operator:1a2b", plan) == []
+    assert rules(halt.cause, one.state.plan) == []
+    assert not any("what rule" in advice.change for advice in report("passed").advice)

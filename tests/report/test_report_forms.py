@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from report_help import EVERY, told, xml
 
 from gpuchaos_stream.events.base import Severity
-from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState
+from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState, Status
+from gpuchaos_stream.events.incident import RecoveryRecord
 from gpuchaos_stream.report.facts import facts
 from gpuchaos_stream.report.html import html
 from gpuchaos_stream.report.junit import junit
@@ -251,3 +252,42 @@ def test_markdown_and_html_say_the_same_facts(verdict: str) -> None:
 def test_the_same_events_give_the_same_bytes(verdict: str) -> None:
     for make in (lambda r: html(sheet(r)), lambda r: markdown(sheet(r)), lambda r: junit([r])):
         assert make(report(verdict)) == make(report(verdict))
+
+
+def test_a_time_that_is_not_known_is_left_out() -> None:
+    bare = report("halted").model_copy(update={"recovery": RecoveryRecord(injected=1.0, hold_s=3.0)})
+    page = markdown(sheet(bare))
+    assert "\nEach check has to hold for 3.0 s.\n" in page
+    assert re.search(
+        r"\nConfirmed after 1\d\.\d s; held for 3\.0 s(; clock skew .*)?\.\n", markdown(sheet(report("halted")))
+    )
+
+
+def test_what_was_never_there_is_neither_undone_nor_open() -> None:
+    page = markdown(sheet(report("void")))
+    assert "| undo | nothing to undo: no fault took effect |" in page
+    assert "| not measured |" in page
+    assert not re.search(r"undone\.|\| open \||held for|was unknown", page)
+
+
+def test_of_a_thousand_targets_and_more_hurt_than_are_named_the_page_says_so() -> None:
+    one = told("halted")
+    (fault,) = one.state.faults
+    faults = tuple(fault.model_copy(update={"fault_id": f"f{n}", "entity": f"process/n{n}/1"}) for n in range(1000))
+    radius = one.state.blast_radius.model_copy(update={"entities": tuple(f"gpu/n{n:03}/0" for n in range(200))})
+    found = facts(one.state.model_copy(update={"faults": faults, "blast_radius": radius}), one.story)
+    page = html(sheet(found))
+    assert "Beyond the targets 200 entities or more broke with it." in page
+    assert "At most 200 are named; how many were hurt is in the blast radius." in page
+    assert "; 960 more faults below" in page
+    assert page.count('<rect class="bar fault"') == 40
+
+
+def test_a_fault_that_is_meant_to_be_there_is_no_alarm() -> None:
+    fault = report("halted").injected[0]
+    running = {"status": Status.ACTIVE, "verdict": None, "finished": None, "undo_confirmed": False}
+    there = report("halted").model_copy(update={**running, "undo_open": (f"on {fault.entity}: injected",)})
+    page = markdown(sheet(there))
+    assert "| undo | not yet: on" in page
+    assert "Not every fault is undone yet." in page
+    assert "NOT CONFIRMED" in markdown(sheet(there.model_copy(update={"status": Status.FINISHED})))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from report_help import told
 
 from gpuchaos_stream.events.base import Severity
 from gpuchaos_stream.events.experiment import AnomalyLine, ExperimentState
-from gpuchaos_stream.report.period import Period, period
+from gpuchaos_stream.report.period import Period, period, period_sheet
 
 
 def copies(verdict: str, number: int, *, days: float = 1.0) -> list[ExperimentState]:
@@ -96,6 +97,20 @@ def test_one_failure_that_two_runs_at_a_time_saw_is_no_repeat_and_one_that_came_
     (repeat,) = of(moved).repeats
     assert repeat.what == "gpu_lost that no fault explains, on gpu/n051/5"
     assert len(repeat.experiments) == 2
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "tone"),
+    [
+        ((), "plain"),
+        (("passed",), "good"),
+        (("passed", "halted"), "warn"),
+        (("passed", "stopped"), "warn"),
+        (("passed", "halted", "void"), "bad"),
+    ],
+)
+def test_a_period_is_as_good_as_its_worst_run(verdicts: tuple[str, ...], tone: str) -> None:
+    assert period_sheet(of([state for each in verdicts for state in copies(each, 1)])).badge.tone == tone
 
 
 def test_an_empty_period_is_said_to_be_empty() -> None:

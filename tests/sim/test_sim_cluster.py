@@ -9,6 +9,7 @@ from sim_help import T0, Lab, value
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.codec import unpack, unpack_full
 from gpuchaos_stream.events.metrics import METRICS
+from gpuchaos_stream.experiments.faults import FAULTS
 from gpuchaos_stream.sim.cluster import SimulatedCluster
 from gpuchaos_stream.sim.organic import Organic
 from gpuchaos_stream.sim.spec import ClusterSpec
@@ -72,6 +73,8 @@ def test_node_infos_tell_the_place_and_the_job_of_every_device() -> None:
     rails = {info.ports[3].rail for info in infos.values() if info.cell == "c0"}
     assert rails == {"c0-r3"}
     assert infos["n016"].cell == "c1"
+    assert {*first.faults_possible, *first.faults_impossible} == set(FAULTS), "each is possible, or has its reason"
+    assert first.faults_impossible["database-outage"] == "no database is simulated"
 
 
 def test_after_the_first_call_only_changed_places_are_told() -> None:

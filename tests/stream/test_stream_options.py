@@ -13,6 +13,7 @@ from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import Role
 from gpuchaos_stream.events.signing import KeyRing, Signer
 from gpuchaos_stream.stream.options import control_key, key_ring
+from gpuchaos_stream.stream.worker import _make_folder
 
 RING = Path("ring.json")
 
@@ -82,3 +83,11 @@ def test_keys_are_listed_with_the_date_of_their_end_and_no_ring_is_an_error(tmp_
     answer = CliRunner().invoke(cli, ["keys", "list", "--dir", str(tmp_path / "none")])
     assert isinstance(answer.exception, UserError)
     assert "there is no key ring" in str(answer.exception)
+
+
+def test_a_worker_makes_its_folder_with_those_above_it_or_says_why_not(tmp_path: Path) -> None:
+    _make_folder(tmp_path / "data/worker")
+    assert (tmp_path / "data/worker").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file: cannot be used .*; name another --data-dir"):
+        _make_folder(tmp_path / "file")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuchaos_stream.errors import UserError
-from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options, environment, load
+from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options, environment, load, misspelt
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +148,15 @@ def test_a_childs_environment_leads_to_equal_settings(monkeypatch: pytest.Monkey
     for name, value in environment(settings).items():
         monkeypatch.setenv(name, value)
     assert load().model_dump() == settings.model_dump()
+
+
+def test_a_variable_that_is_nearly_one_of_ours_is_told_once_and_others_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Those of Kafka's own scripts, and what Kubernetes sets for a service of the name `kafka`.
+    others = ("KAFKA_HEAP_OPTS", "KAFKA_OPTS", "KAFKA_LOG4J_OPTS", "KAFKA_SERVICE_HOST", "KAFKA_PORT_9092_TCP", "PATH")
+    assert misspelt([*others, "KAFKA_CA_FILE"]) == []
+    monkeypatch.setenv("KAFKA_SASL_MECHANIZM", "PLAIN")
+    load()
+    load()
+    assert capsys.readouterr().err == "KAFKA_SASL_MECHANIZM is not read; did you mean KAFKA_SASL_MECHANISM?\n"

@@ -19,7 +19,7 @@ from gpuchaos_stream.events.experiment import (
 from gpuchaos_stream.events.incident import BlastRadius, Incident, RecoveryRecord
 from gpuchaos_stream.events.observation import Tick
 from gpuchaos_stream.watch import draw
-from gpuchaos_stream.watch.board import KEEP_S, SILENT_S, Board
+from gpuchaos_stream.watch.board import KEEP_S, SILENT_S, Board, told
 from gpuchaos_stream.watch.rows import Against, BreakerRow, ControlRow, ExperimentRow, IncidentRow
 
 CLUSTER = "c"
@@ -142,6 +142,21 @@ def test_silence_that_goes_on_is_one_line() -> None:
     made = board()
     lines = [draw.line(row) for at in range(20) for row in made.changes(T0 + at, draw.key)]
     assert len([line for line in lines if line.startswith("control plane")]) == 2
+
+
+@pytest.mark.parametrize("key", [told, draw.key])
+def test_each_turn_of_the_control_plane_is_told_once(key: Any) -> None:
+    made, said = board(), []
+    for at in range(30):
+        if at == 2:  # heard for the first time, and never again
+            made.feed(Tick(id="t", time=T0 + at, cluster=CLUSTER), T0 + at)
+        said += [row.says for row in made.changes(T0 + at, key) if isinstance(row, ControlRow)]
+    assert [" ".join(each.split()[:5]) for each in said] == [
+        "no worker has been heard",
+        "a worker is at work",
+        "no worker has been heard",
+    ]
+    assert "what is shown is old" in said[-1]
 
 
 def test_the_breaker_says_why_and_since_when() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser_kit import Clock, Look, chromium, looking
 from playwright.sync_api import Browser
-from web_kit import T0, Running, anomaly, incident, place, running, summary, synthetic_board
+from web_kit import T0, Running, anomaly, breaker, incident, place, running, summary, synthetic_board
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def seen(look: Look) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
 def test_each_state_is_drawn_in_its_colour_and_in_a_shape_of_its_own(look: Look) -> None:
     found = seen(look)
     background = look.colour("bg")
-    assert set(found) == {"under a fault", "hurt", "not explained", "silent", "ok"}
+    assert set(found) == {"target", "hurt", "not explained", "silent", "ok"}
     assert found["hurt"] == (look.colour("hurt"),) * 2
     assert found["ok"][0] == look.colour("ok")
-    assert found["under a fault"][1] == background, "a diamond leaves the corner free"
+    assert found["target"][1] == background, "a diamond leaves the corner free"
     assert found["not explained"][1] == look.colour("unexplained")
     assert len(set(found.values())) == len(found)
 
@@ -76,7 +76,7 @@ def test_the_pointer_and_the_click_tell_of_a_node(look: Look) -> None:
     ring = look.at("#ring").bounding_box()
     assert ring is not None
     look.page.mouse.move(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
-    look.see("#tip", "n000: under a fault")
+    look.see("#tip", "n000: target")
     look.page.mouse.click(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
     look.see("#panel", "port/n000/mlx5_2, of rdma-link-down")
     look.see("#panel", "GPU 7")
@@ -127,6 +127,22 @@ def test_the_view_by_rail_says_where_a_rail_is_hurt(look: Look) -> None:
     look.see("#panel", "mlx5_2 c0-r2 - open anomaly")
 
 
+def test_where_a_node_has_no_port_the_view_by_rail_is_empty(look: Look) -> None:
+    look.server.hear(place("n900", "c9", rails=0), place("n901", "c9", rails=0))
+    look.see("#map-title", "130 nodes in 9 cells")
+    look.at("[data-view=rails]").click()
+    look.at("#map").focus()
+    look.press("Home", "ArrowRight")
+    look.see("#told", "cell c0, rack k0, rail r0: no mark")
+    assert look.pixels()[1] == look.colour("ok")
+    look.press("End", "ArrowRight")
+    look.see("#told", "cell c9, rack k9, rail r1: no port")
+    assert look.pixels() == (look.colour("bg"),) * 2
+    look.press("Enter")
+    look.see("#told", "n900: ok; rail r1 has no port here")
+    assert look.pixels() == (look.colour("bg"),) * 2
+
+
 def test_a_change_is_seen_and_so_is_a_node_that_comes(look: Look) -> None:
     look.see("#legend", "1 silent")
     look.server.hear(summary("c1", [f"n{row:03d}" for row in range(16, 32)], stale=["n016", "n017"], time=T0 + 50))
@@ -149,6 +165,32 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(look: Look) ->
     look.see("#fresh-words", "live")
     look.server.hear(summary("c2", [f"n{row:03d}" for row in range(32, 48)], stale=["n032"], time=T0 + 60))
     look.see("#legend", "2 silent")
+
+
+def test_it_opens_with_the_cluster_of_most_nodes_and_says_which_has_none(browser: Browser, server: Running) -> None:
+    server.hear(breaker(tripped=False).model_copy(update={"cluster": "aaa-mistyped"}))
+    with looking(browser, server) as look:
+        look.open()
+        assert look.at("#cluster").input_value() == "sim"
+        look.see("#map-title", "128 nodes")
+        assert look.at("#cluster option").all_inner_texts() == ["aaa-mistyped (no nodes)", "sim"]
+        look.at("#cluster").select_option("aaa-mistyped")
+        look.see("#nothing", "No node has said where it sits.")
+    with looking(browser, server) as look:
+        look.open("#cluster=aaa-mistyped")
+        look.see("#nothing", "No node has said where it sits.")
+        assert look.at("#cluster").input_value() == "aaa-mistyped"
+
+
+def test_names_in_the_table_are_not_broken(browser: Browser) -> None:
+    board = synthetic_board(0, 1, at_work=False)
+    for event in (place("host-0", "host"), place("n1", "c1")):
+        board.hear(event, T0 + 30, event.time)
+    with running(board, clock=Clock()) as server, looking(browser, server) as look:
+        look.open("#view=table")
+        look.see("#table", "host")
+        heights = [row.bounding_box() for row in look.at("#table tbody tr").all()]
+        assert len({box["height"] for box in heights if box}) == 1
 
 
 def test_an_address_leads_a_colleague_to_the_same_node(browser: Browser, server: Running) -> None:

@@ -58,8 +58,11 @@ def test_what_is_old_is_said_to_be_as_last_heard_of(look: Look) -> None:
     look.see("#panel", "Place")
     look.server.stop()
     look.see("#fresh-words", "connection lost")
-    for place in ("#breaker", "#running", "#unexplained"):
+    for place in ("#breaker", "#running", "#unexplained", "#legend"):
         look.see(place, "as last heard of")
+    assert "old" in (look.at("#legend").get_attribute("class") or "")
+    look.at("[data-view=table]").click()
+    look.see("#table", "As last heard of")
     look.see("#panel", "As last heard of")
     look.see("#panel", "Place")
     look.server.start()
@@ -137,6 +140,17 @@ def test_on_paper_it_says_of_when_it_is_and_offers_nothing(look: Look) -> None:
 def test_n_and_p_are_taken_with_the_shift_key_too(look: Look) -> None:
     look.at("#map").focus()
     look.press("Shift+N", "Shift+N")
-    look.see("#told", "n001: under a fault")
+    look.see("#told", "n001: target")
     look.press("Shift+P")
-    look.see("#told", "n000: under a fault")
+    look.see("#told", "n000: target")
+
+
+def test_an_experiment_says_its_id_and_a_list_of_moments_that_it_opens(look: Look) -> None:
+    look.see("#running-list", EXPERIMENT)
+    look.see("#finished-list summary", "stopped-rank-9f00")
+    look.at("#finished-list summary").first.click()
+    moments = look.at("#finished-list .moments summary").first
+    assert moments.evaluate("each => getComputedStyle(each).display") == "list-item"
+    box = moments.bounding_box()
+    assert box is not None
+    assert box["height"] < 30

@@ -12,10 +12,12 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import REGISTRY
 from web_kit import CLUSTER, TOKEN, WHO, Running, running, synthetic_board, write_tokens
 
 from gpuchaos_dashboards.queries import choices, names
 from gpuchaos_stream.errors import UserError
+from gpuchaos_stream.observe.metrics import DEADLETTERS
 from gpuchaos_stream.web.guard import HEADERS, MOST_BYTES, POLICY, allowed_hosts, name_of
 from gpuchaos_stream.web.links import links, of_cluster
 from gpuchaos_stream.web.problems import MEDIA
@@ -331,6 +333,14 @@ def test_what_a_caller_sends_never_becomes_a_series(server: Running, client: htt
     page = client.get(server.url + "/metrics").text
     assert "never-heard-of" not in page
     assert 'gpuchaos_serve_requests_total{code="404",route="/api/v1/clusters/{cluster}"}' in page
+
+
+def test_metrics_of_a_worker_are_not_told_as_if_they_were_0(server: Running, client: httpx.Client) -> None:
+    assert DEADLETTERS in REGISTRY._collector_to_names, "its code is there"
+    told = {line.split()[2] for line in client.get(server.url + "/metrics").text.splitlines() if "# TYPE" in line}
+    ours = {name for name in told if name.startswith("gpuchaos_") and not name.startswith("gpuchaos_serve_")}
+    assert ours == {"gpuchaos_records_total"}
+    assert "process_start_time_seconds" in told
 
 
 @pytest.mark.parametrize("url", ["grafana", "ftp://x", "javascript:alert(1)", "http://", "http://x/?a=b", "http://[x"])

@@ -29,6 +29,7 @@ export class Board {
     this.incidentCount = 0;
     this.links = {};
     this.rails = [];
+    this.ports = [];
     this.marks = new Map();
     this.totals = [];
   }
@@ -54,6 +55,8 @@ export class Board {
     this.states = map.states;
     this.state = Uint8Array.from(map.state);
     this.rails = map.rails;
+    this.ports = new Array(map.nodes.length).fill(new Set());
+    for (const [start, end, rails] of map.ports) this.ports.fill(new Set(rails), start, end);
     this.marks = new Map(Object.entries(map.marks ?? {}).map(([index, marks]) => [Number(index), this.marked(marks)]));
     this.cellOf = new Uint16Array(map.nodes.length);
     this.totals = this.states.map(() => 0);
@@ -126,22 +129,29 @@ export class Board {
     return this.states.map((name, index) => [name, numbers[index] ?? 0]);
   }
 
-  /** Whether node `node` has an open mark on rail `rail` (its index); a silent node has one on each. */
-  onRail(node, rail) {
-    return this.stateOf(node) === 'silent' || Boolean(this.marks.get(node)?.rails?.includes(rail));
+  /** Whether node `node` has a port on rail `rail` (its index): where it has none, nothing can be well. */
+  hasPort(node, rail) {
+    return this.ports[node].has(rail);
   }
 
-  /** `[number of nodes with a mark, the worst of their states]` of a cell's or node's rail. */
+  /** Whether node `node` has an open mark on rail `rail`; a silent node has one on each on which it has a port. */
+  onRail(node, rail) {
+    return (this.stateOf(node) === 'silent' && this.hasPort(node, rail)) || Boolean(this.marks.get(node)?.rails?.includes(rail));
+  }
+
+  /** `[number of nodes with a mark, the worst of their states, whether any node has a port]` of a cell's or node's rail. */
   railState(first, last, rail) {
     let number = 0;
     let worst = 0;
+    let there = false;
     for (let node = first; node < last; node += 1) {
+      there ||= this.hasPort(node, rail);
       if (this.state[node] !== 0 && this.onRail(node, rail)) {
         number += 1;
         worst = Math.max(worst, this.state[node]);
       }
     }
-    return [number, this.states[worst]];
+    return [number, this.states[worst], there || number > 0];
   }
 
   /** Running experiments, the newest first. */

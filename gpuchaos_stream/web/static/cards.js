@@ -32,6 +32,7 @@ export function finished(parent, views, context) {
         el('span', { class: `badge ${TONES[view.verdict] ?? 'plain'}` }, view.verdict ?? 'no verdict'),
         el('span', { class: 'name' }, view.name),
         el('time', { class: 'dim' }, clock(view.finished, context.now)),
+        el('span', { class: 'id' }, view.id),
         view.reason && el('span', { class: 'why' }, view.reason),
       ),
       body,
@@ -52,6 +53,7 @@ function parts(parent, view, context) {
   const rows = [
     ['head', [view.status, view.verdict], () => head(view)],
     ['line', [view.started, view.owner, day(at)], () => el('p', { class: 'dim line' }, `${view.fault} on ${count(view.faults.length, 'target')} · ${view.owner} · ${clock(view.started, at)}`)],
+    ['id', view.id, () => el('p', { class: 'id' }, view.id)],
     ['left', left, () => el('p', { class: 'left' }, left)],
     ['reason', view.reason, () => el('p', { class: 'reason' }, view.reason)],
     ['picture', [view.bars, view.goals, view.ends, beat, width], () => el('div', { class: 'picture' }, timeline(view, width, now))],
@@ -62,7 +64,7 @@ function parts(parent, view, context) {
     ['more', view.timeline, () => moments(view)],
     ['actions', [readOnly, old, stoppable(view), links.experiment], () => actions(view, context)],
   ];
-  const empty = { left: !left, reason: !view.reason, undo: !view.halts.length && !unsettled(view), more: !view.timeline.length, actions: !old && !links.experiment && (readOnly || !stoppable(view)) };
+  const empty = { id: over, left: !left, reason: !view.reason, undo: !view.halts.length && !unsettled(view), more: !view.timeline.length, actions: !old && !links.experiment && (readOnly || !stoppable(view)) };
   keyed(parent, rows.filter(([key]) => !empty[key]).map(([key, signature, make]) => [key, JSON.stringify(signature), make]));
 }
 
@@ -175,7 +177,7 @@ function moments(view) {
     { class: 'moments' },
     el('summary', { 'data-focus': `moments-${view.id}` }, `All ${count(view.timeline.length, 'moment')}`),
     el('ol', {}, view.timeline.map((moment) => el('li', {}, el('b', {}, seconds(moment.after_s)), ` ${moment.text}`))),
-    el('p', { class: 'dim' }, `Seconds since ${stamp(view.origin)}. Id: ${view.id}`),
+    el('p', { class: 'dim' }, `Seconds since ${stamp(view.origin)}.`),
   );
 }
 

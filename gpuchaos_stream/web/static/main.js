@@ -40,6 +40,8 @@ let skew = 0; // the server's clock minus this one's, seconds
 let wanted = null;
 let before = null;
 let opener = null;
+let picked = false; // whether somebody named the cluster that is shown
+let wasOld = false;
 
 const asked = fromAddress();
 
@@ -121,7 +123,7 @@ function frame() {
     table();
     panel.changed(due.nodes);
   }
-  if (nodes || due.lay) legend(board, wanted, toggle);
+  if (nodes || due.lay) legend(board, wanted, toggle, aged());
   if (due.lists) lists(board, context());
   if (due.lists && asked.experiment) toExperiment(asked.experiment);
   delete asked.experiment;
@@ -149,6 +151,11 @@ function look() {
   map.setOld(state.old);
   panel.setOld(state.old);
   byId('frame').classList.toggle('old', state.old);
+  if (state.old !== wasOld) {
+    wasOld = state.old;
+    legend(board, wanted, toggle, aged());
+    table();
+  }
   const seen = glance(board, state);
   if (before && before.cluster === seen.cluster) {
     const said = news(before, seen);
@@ -196,26 +203,33 @@ async function clusters() {
   try {
     const { clusters: found } = await get('/api/v1/clusters');
     const names = found.map((each) => each.cluster);
-    if (JSON.stringify(names) !== JSON.stringify([...select.options].map((option) => option.value))) {
-      const chosen = select.value || asked.cluster;
-      select.replaceChildren(...names.map((name) => el('option', { value: name }, name)));
-      if (names.includes(chosen)) select.value = chosen;
+    const labels = found.map(({ cluster, nodes }) => (nodes ? cluster : `${cluster} (no nodes)`));
+    const current = select.value;
+    if (JSON.stringify(labels) !== JSON.stringify([...select.options].map((option) => option.text))) {
+      select.replaceChildren(...names.map((name, at) => el('option', { value: name }, labels[at])));
+      if (names.includes(current)) select.value = current;
     }
+    if (names.includes(asked.cluster)) picked = true;
+    const largest = found.reduce((most, each) => (each.nodes > most.nodes ? each : most), found[0]);
+    const empty = !found.find((each) => each.cluster === current)?.nodes;
+    if (!stream && picked) select.value = asked.cluster;
+    else if (!picked && empty && names.length) select.value = largest.cluster;
     if (!names.length) {
       byId('nothing').hidden = false;
       const waits = await reason();
       say(byId('nothing'), waits ? `Nothing is known yet: ${waits}.` : 'Nothing was heard of any cluster yet. Is a worker running, and is this the right Kafka?');
       say(byId('fresh-words'), 'no cluster is known yet');
-    } else if (!stream) {
+    } else if (!stream || select.value !== current) {
       follow(select.value);
     }
   } catch {
     if (!stream) say(byId('fresh-words'), 'no connection to the server');
   }
-  setTimeout(clusters, stream ? 15_000 : 1500);
+  setTimeout(clusters, stream && board.nodes.length ? 15_000 : 1500);
 }
 
 byId('cluster').addEventListener('change', (event) => {
+  picked = true;
   follow(event.target.value);
   remember();
 });
@@ -236,15 +250,18 @@ function show(view) {
 }
 
 function table() {
-  if (!byId('table').hidden) tables(board, byId('table'), wanted, go);
+  if (!byId('table').hidden) tables(board, byId('table'), wanted, go, aged());
 }
+
+/** Whether there is something to be seen that is old. */
+const aged = () => wasOld && board.cluster !== null;
 
 function toggle(name) {
   const chosen = new Set(wanted ?? []);
   if (!chosen.delete(name)) chosen.add(name);
   wanted = chosen.size ? chosen : null;
   map.filter(wanted);
-  legend(board, wanted, toggle);
+  legend(board, wanted, toggle, aged());
   table();
 }
 
@@ -320,4 +337,4 @@ function remember() {
 if (buttons.some((button) => button.dataset.view === asked.view)) show(asked.view);
 clusters();
 look();
-legend(board, wanted, toggle);
+legend(board, wanted, toggle, aged());

@@ -2,7 +2,7 @@
 
 import { say } from './dom.js';
 import { LABEL, byCell, byRail, hit, nodeBox, railBox } from './layout.js';
-import { marks, palette, word } from './paint.js';
+import { marks, none, palette, word } from './paint.js';
 import { count, short, stateLetter, stateWord } from './words.js';
 
 const FONT = '9.5px system-ui, sans-serif';
@@ -183,9 +183,13 @@ export class ClusterMap {
     const name = railBox(layout, row, null);
     let loud = false;
     for (let rail = 0; rail < layout.rails; rail += 1) {
-      const [number, state] = board.railState(first, last, rail);
+      const [number, state, there] = board.railState(first, last, rail);
       const box = railBox(layout, row, rail);
       loud ||= number > 0;
+      if (!there) {
+        none(this.context, this.colours, box);
+        continue;
+      }
       this.marks([box], state, false);
       if (number > 0 && this.inside === null && !this.quiet(state)) this.number(number, box, state);
     }
@@ -273,14 +277,14 @@ export class ClusterMap {
     if (node !== null) {
       const marks = board.marks.get(node) ?? {};
       const said = [`${board.nodes[node]}: ${stateWord(board.stateOf(node))}`];
-      if (rail !== null) said.push(`rail ${board.rails[rail]} ${board.onRail(node, rail) ? 'is marked' : 'has no mark'}`);
+      if (rail !== null) said.push(`rail ${board.rails[rail]} ${board.onRail(node, rail) ? 'is marked' : board.hasPort(node, rail) ? 'has no mark' : 'has no port here'}`);
       if (marks.gpus?.length) said.push(`GPU ${marks.gpus.join(', ')}`);
       if (marks.rails?.length) said.push(`rail ${marks.rails.map((each) => board.rails[each]).join(', ')}`);
       return `${said.join('; ')} (${where})`;
     }
     if (rail !== null) {
-      const [number, state] = board.railState(cell.start, cell.end, rail);
-      return `${where}, rail ${board.rails[rail]}: ${number ? `${count(number, 'node')} marked, worst ${stateWord(state)}` : 'no mark'}`;
+      const [number, state, there] = board.railState(cell.start, cell.end, rail);
+      return `${where}, rail ${board.rails[rail]}: ${number ? `${count(number, 'node')} marked, worst ${stateWord(state)}` : there ? 'no mark' : 'no port'}`;
     }
     const states = board.counts(cell).filter(([, number]) => number).map(([name, number]) => `${number} ${stateWord(name)}`);
     const values = Object.entries(cell.values).filter(([, value]) => value !== null);

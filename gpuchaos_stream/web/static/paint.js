@@ -45,6 +45,14 @@ export function marks(context, colours, boxes, state, { quiet = false, old = fal
   }
 }
 
+/** Where there is nothing that could be well or hurt: an empty box with a dash in it. */
+export function none(context, colours, { x, y, w, h }) {
+  context.fillStyle = colours.bg;
+  context.fillRect(x - 0.5, y - 0.5, w + 1, h + 1);
+  context.fillStyle = colours.line;
+  context.fillRect(x + w / 2 - 2, y + Math.floor(h / 2), 4, 1);
+}
+
 /** A short word in the middle of a box. */
 export function word(context, text, box, colour) {
   context.fillStyle = colour;

@@ -58,9 +58,11 @@ function breakerWords(breaker, now) {
   return 'breaker closed';
 }
 
-/** The legend: what each mark means, how many there are, and a filter. `toggle(name)` is called. */
-export function legend(board, wanted, toggle) {
-  keyed(byId('legend'), board.counts().map(([name, number]) => [
+/** The legend: what each mark means, how many there are (`old`: or were), and a filter. `toggle(name)` is called. */
+export function legend(board, wanted, toggle, old) {
+  byId('legend').classList.toggle('old', old);
+  const last = old ? [['', '', () => el('span', { class: 'warn' }, 'as last heard of:')]] : [];
+  keyed(byId('legend'), last.concat(board.counts().map(([name, number]) => [
     name,
     `${number}${wanted?.has(name) ?? 'all'}`,
     () => el(
@@ -70,7 +72,7 @@ export function legend(board, wanted, toggle) {
       el('b', {}, number.toLocaleString('en')),
       ` ${stateWord(name)}`,
     ),
-  ]));
+  ])));
 }
 
 /** The three lists at the side. `context` as of the cards, with `node(name)` and `experiment(id)`. */

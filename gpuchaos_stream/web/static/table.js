@@ -9,9 +9,9 @@ const MOST = 500;
 
 /**
  * Writes the tables of a board into `host`; rows that say the same stay as they are, with the focus and what is marked
- * in them. `wanted`: the set of states looked for, null for all; `go` as a panel's.
+ * in them. `wanted`: the set of states looked for, null for all; `go` as a panel's; `old`: it may not be so any more.
  */
-export function tables(board, host, wanted, go) {
+export function tables(board, host, wanted, go, old) {
   const looked = (state) => (wanted === null ? state !== 'ok' : wanted.has(state));
   const found = [];
   let more = 0;
@@ -24,7 +24,10 @@ export function tables(board, host, wanted, go) {
   const title = wanted === null ? 'Nodes that are not ok' : 'Nodes of the states chosen above';
   const rest = more > 0 ? `and ${count(more, 'more node', 'more nodes')}; choose a state above, or look for a name` : '';
   const cellHeads = ['cell', 'rack', 'nodes', ...board.states.map(stateWord), ...Object.values(board.valueNames)];
+  host.classList.toggle('old', old);
+  const last = 'As last heard of: it may be otherwise now.';
   keyed(host, [
+    ...(old ? [['old', '', () => el('p', { class: 'warn' }, last)]] : []),
     ['title', title, () => el('h3', {}, title)],
     ['nodes', String(found.length > 0), () => (found.length ? grid(['node', 'state', 'cell', 'rack', 'marks']) : el('p', { class: 'dim' }, none))],
     ['rest', rest, () => el('p', { class: 'dim' }, rest)],

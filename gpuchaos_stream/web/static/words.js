@@ -3,7 +3,7 @@
 /** What each state of a node is called, and its letter on the map. */
 const STATES = {
   ok: ['ok', ''],
-  target: ['under a fault', 'T'],
+  target: ['target', 'T'],
   hurt: ['hurt', 'H'],
   unexplained: ['not explained', 'U'],
   silent: ['silent', 'S'],
