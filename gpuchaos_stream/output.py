@@ -28,6 +28,8 @@ _HARMLESS: Final = {
     number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160)) if chr(number) not in "\t\n"
 }
 _YAML_WIDTH: Final = 120
+#: A column of a table is never narrower than this, or than its longest cell.
+_NARROW: Final = 6
 
 
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -76,11 +78,24 @@ def table(
             out.write("  ".join(cells).rstrip() + "\n")
         return
     from rich.table import Table  # noqa: PLC0415  (only a terminal pays for it)
+    from rich.text import Text  # noqa: PLC0415
 
-    drawn = Table(*columns, box=None, pad_edge=False)
-    for row, style in zip(shown, [*styles, *[""] * (len(shown) - len(styles))], strict=True):
+    drawer = console(out)
+    styled = list(zip(shown, [*styles, *[""] * (len(shown) - len(styles))], strict=True))
+    longest = [max(map(len, cells)) for cells in zip(columns, *shown, strict=True)]
+    if sum(min(width, _NARROW) + 1 for width in longest) > drawer.width:
+        # Beside each other nothing could be read: a line a value, a paragraph a row.
+        names = max(map(len, columns))
+        for row, style in styled:
+            lines = [f"{name.ljust(names)}  {cell}" for name, cell in zip(columns, row, strict=True)]
+            drawer.print(Text("\n".join(lines) + "\n", style=style, overflow="fold"))
+        return
+    drawn = Table(box=None, pad_edge=False)
+    for name in columns:
+        drawn.add_column(name, overflow="fold")  # an id that is cut short is none
+    for row, style in styled:
         drawn.add_row(*row, style=style)
-    console(out).print(drawn)
+    drawer.print(drawn)
 
 
 def console(out: TextIO) -> Any:

@@ -23,6 +23,7 @@ from gpuchaos_stream.output import Form, forget_stdout, text, write
 from gpuchaos_stream.stream.options import cluster_option, hush_kafka_client, kafka_options
 
 if TYPE_CHECKING:
+    from gpuchaos_stream.events.signing import Signer
     from gpuchaos_stream.stream.bus import Bus
 
 #: No control plane has answered a start after so many seconds: say so.
@@ -168,41 +169,56 @@ def run(
             click.echo(f"started {name}", err=True)
             if not wait:
                 return None
-            silent = asyncio.get_running_loop().call_later(SILENT_S, _say_silent, connection.cluster)
-            changes = _Changes(output)
             try:
-                async with asyncio.timeout(client.VALID_S + LATE_S) as too_late:
-                    async for state in client.follow(aiter(records), connection.cluster):
-                        if state.id != name:
-                            continue
-                        silent.cancel()
-                        too_late.reschedule(None)
-                        changes.say(state)
-                        if state.status is Status.FINISHED:
-                            if cause := await client.tripped(bus, connection.cluster):
-                                click.echo(f"the breaker is tripped ({cause}): {_RESET}", err=True)
-                            return state
-            except TimeoutError as error:
-                problem = f"no control plane of cluster {connection.cluster!r} took it within {client.VALID_S:.0f} s"
-                fix = "start `gpuchaos worker`, whose key ring knows this key, and run it again"
-                raise UserError(f"experiment {name}", f"{problem}: it will not start any more", fix) from error
+                return await _to_the_end(bus, aiter(records), connection.cluster, name, _Changes(output))
             except asyncio.CancelledError:
-                reason = "interrupted at the command line"
-                latest = {state.id: state for state in await client.states(bus, connection.cluster)}
-                if name in latest:
-                    await client.stop(bus, signer, latest[name], reason)
-                else:
-                    await client.send(bus, signer, client.stop_command(name, cluster=connection.cluster, reason=reason))
-                click.echo(f"interrupted: {name} is being stopped", err=True)
+                await _stop_interrupted(bus, signer, connection.cluster, name)
                 raise
-            finally:
-                silent.cancel()
-            return None
 
     last = _run(go())
     if last is not None and output == "table":
         show.page(last, sys.stdout)
     sys.exit(0 if last is None or last.verdict is Verdict.PASSED else 1)
+
+
+async def _to_the_end(
+    bus: Bus, records: AsyncIterator[Any], cluster: str, name: str, changes: _Changes
+) -> ExperimentState | None:
+    """The last state of an experiment that was started just now; each change is printed.
+
+    Raises:
+        UserError: nobody took it while its start was valid.
+    """
+    silent = asyncio.get_running_loop().call_later(SILENT_S, _say_silent, cluster)
+    try:
+        async with asyncio.timeout(client.VALID_S + LATE_S) as too_late:
+            async for state in client.follow(records, cluster):
+                if state.id != name:
+                    continue
+                silent.cancel()
+                too_late.reschedule(None)
+                changes.say(state)
+                if state.status is Status.FINISHED:
+                    if cause := await client.tripped(bus, cluster):
+                        click.echo(f"the breaker is tripped ({cause}): {_RESET}", err=True)
+                    return state
+    except TimeoutError as error:
+        problem = f"no control plane of cluster {cluster!r} took it within {client.VALID_S:.0f} s"
+        fix = "start `gpuchaos worker`, whose key ring knows this key, and run it again"
+        raise UserError(f"experiment {name}", f"{problem}: it will not start any more", fix) from error
+    finally:
+        silent.cancel()
+    return None
+
+
+async def _stop_interrupted(bus: Bus, signer: Signer, cluster: str, name: str) -> None:
+    reason = "interrupted at the command line"
+    latest = {state.id: state for state in await client.states(bus, cluster)}
+    if name in latest:
+        await client.stop(bus, signer, latest[name], reason)
+    else:
+        await client.send(bus, signer, client.stop_command(name, cluster=cluster, reason=reason))
+    click.echo(f"interrupted: {name} is being stopped", err=True)
 
 
 @experiment.command()

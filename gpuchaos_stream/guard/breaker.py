@@ -99,7 +99,8 @@ class Breaker:
     def refusal(self, now: float) -> str:
         """Why a new fault may not be injected at `now`; empty if it may."""
         if self._state.tripped:
-            return f"the breaker is tripped ({self._state.cause}); a person must reset it: gpuchaos breaker reset --reason …"
+            reset = "gpuchaos breaker reset --reason …"
+            return f"the breaker is tripped ({self._state.cause}); a person must reset it: {reset}"
         if self._state.frozen_until is not None and now < self._state.frozen_until:
             return f"injection is frozen for {self._state.frozen_until - now:.0f} s more"
         return ""

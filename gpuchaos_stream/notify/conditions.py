@@ -136,8 +136,8 @@ def _halt(state: ExperimentState, halt: Halt) -> Condition:
         name=name,
         severity=severity,
         stage="escalated" if escalated else "requested" if halt.undone is None else "undone",
-        title=f"{state.name} halted: {halt.reason or halt.cause}"
-        + (" and the undo is NOT confirmed" if escalated else ""),
+        # First what must not be cut off.
+        title=("undo NOT confirmed: " if escalated else "") + f"{state.name} halted: {halt.reason or halt.cause}",
         sections=telling.of_experiment(state, telling.todo_halt(halt, finished=finished)),
         labels=_labels(name, state.cluster, ABORT, state) | {"halt_id": halt.id},
         cluster=state.cluster,

@@ -98,10 +98,16 @@ class Sender:
             ) as response,
         ):
             answer = b""
-            async for chunk in response.aiter_raw():
-                answer += chunk
-                if len(answer) >= _ANSWER:
-                    break
+            try:
+                # It has taken the message by its status: were the rest waited for, and missed, it would be told twice.
+                async with asyncio.timeout(receiver.timeout / 3 if 200 <= response.status_code < 300 else None):
+                    async for chunk in response.aiter_raw():
+                        answer += chunk
+                        if len(answer) >= _ANSWER:
+                            break
+            except (httpx.HTTPError, TimeoutError):
+                if not 200 <= response.status_code < 300:
+                    raise
             return response.status_code, response.headers, answer[:_ANSWER]
 
     def _context(self, ca_file: Path | None) -> ssl.SSLContext:

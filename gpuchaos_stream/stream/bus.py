@@ -246,7 +246,7 @@ class Bus:
                 refusal = await why_not(self._settings)
                 if refusal.lasting and not self._patient:
                     raise refusal.error() from None
-                if self._worth_saying(refusal.problem):
+                if self._patient and self._worth_saying(refusal.problem):
                     _log.warning("no broker yet", **refusal.said())
                 await asyncio.sleep(RETRY_S)
             except BaseException:

@@ -75,12 +75,8 @@ async def _watch(
     async with connection.bus() as bus, _heard(bus) as records:
         board = Board(connection.cluster, clock.now(), only=experiment_id)
         known = await _what_was(bus, board, clock)
-        end = time.monotonic() + (0.0 if once else _BEGIN_S)
-        while experiment_id is not None and board.state(experiment_id) is None:
-            if time.monotonic() > end:
-                find(known, experiment_id)
-            for record in await records(_LOOK_S):
-                board.feed(_event(record), clock.now())
+        if experiment_id is not None and board.state(experiment_id) is None:
+            await _begun(records, board, clock, known, experiment_id, within_s=0.0 if once else _BEGIN_S)
         with _printer(board, clock, once=once, output=output) as show:
             until = time.monotonic() + _HEAR_S
             heard = False
@@ -97,9 +93,32 @@ async def _watch(
                         board.feed(event, clock.now())
             if once:
                 show()
-                if not (heard or known) and (others := await client.others(bus, connection.cluster)):
-                    click.echo(elsewhere(connection.cluster, others), err=True)
+                await _say_where(bus, connection.cluster, known=heard or bool(known))
     return board.state(experiment_id) if experiment_id is not None else None
+
+
+async def _begun(
+    records: Callable[[float], Any],
+    board: Board,
+    clock: _Clock,
+    known: list[ExperimentState],
+    experiment_id: str,
+    *,
+    within_s: float,
+) -> None:
+    """Waits until something is heard of an experiment; says which are known where nothing is."""
+    end = time.monotonic() + within_s
+    while board.state(experiment_id) is None:
+        if time.monotonic() > end:
+            find(known, experiment_id)
+        for record in await records(_LOOK_S):
+            board.feed(_event(record), clock.now())
+
+
+async def _say_where(bus: Bus, cluster: str, *, known: bool) -> None:
+    """Of a cluster of which nothing is known: that there are others."""
+    if not known and (others := await client.others(bus, cluster)):
+        click.echo(elsewhere(cluster, others), err=True)
 
 
 def _over(board: Board, experiment_id: str | None) -> bool:

@@ -68,3 +68,15 @@ def test_a_table_keeps_within_its_terminal() -> None:
     table = shown[shown.index("\nrule ") :]
     assert "hard-limit-gpus" in table
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 60
+
+
+@pytest.mark.parametrize("columns", [24, 60])
+def test_on_a_narrow_terminal_nothing_of_a_table_is_cut(columns: int) -> None:
+    names, cells = [f"name-{n}" for n in range(6)], [f"value-number-{n}" for n in range(6)]
+    code = f"from gpuchaos_stream import output; output.table({names}, [{cells}])"
+    with terminal(GPUCHAOS[0], "-c", code, columns=columns, NO_COLOR="1") as screen:
+        assert screen.ended() == 0
+    lines = screen.shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "\u2026" not in screen.shown
+    assert ("name-5  value-number-5" in lines) is (columns == 24)

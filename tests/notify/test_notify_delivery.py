@@ -380,3 +380,10 @@ async def test_a_receiver_that_hangs_keeps_no_other_waiting(tmp_path: Path) -> N
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
+
+
+async def test_an_answer_that_takes_the_message_and_breaks_off_is_no_reason_to_tell_it_again() -> None:
+    with serving(Server(behave=lambda _: (202, {"Content-Length": "99"}, b"ok"))) as server:
+        assert (await attempt(server.url)).result is Result.DELIVERED
+    with serving(Server(behave=lambda _: (500, {"Content-Length": "99"}, b"no"))) as server:
+        assert (await attempt(server.url)).result is Result.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import signal
@@ -14,13 +15,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from notify_cases import T0, confirmed, experiment, halted, hear, incident, opened
+from notify_cases import T0, Server, confirmed, experiment, halted, hear, incident, opened, serving
 
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.experiment import HaltState
 from gpuchaos_stream.notify.backoff import JITTER, MOST_PATIENCE, SCHEDULE, retry_after, wait
+from gpuchaos_stream.notify.delivery import Outcome, Sender
+from gpuchaos_stream.notify.desk import Desk
 from gpuchaos_stream.notify.message import Kind, Message
 from gpuchaos_stream.notify.queue import Queue
+from gpuchaos_stream.notify.receivers.base import Receiver, Request
 
 HOOK = "  - {name: it, type: webhook, url: 'http://127.0.0.1:1/', allow_private: true}"
 
@@ -225,3 +229,32 @@ def test_a_wait_follows_the_schedule_and_is_never_shorter_than_asked(
 )
 def test_retry_after_is_read_as_seconds_or_date(header: str | None, seconds: float | None) -> None:
     assert retry_after(header, T0 + 0) == (seconds if seconds != 40.0 else pytest.approx(1_790_000_040.0 - T0))
+
+
+async def test_a_disk_that_refuses_ends_nothing_and_nothing_is_told_twice(tmp_path: Path) -> None:
+    with serving(Server()) as server:
+        it = f"  - {{name: it, type: webhook, url: '{server.url}', allow_private: true}}"
+        with opened(tmp_path, it) as (config, queue, notifier):
+            refused = asyncio.Event()
+
+            class Refused(Sender):
+                async def send(self, receiver: Receiver, request: Request, now: float) -> Outcome:
+                    sent = await super().send(receiver, request, now)
+                    if len(server.seen) == 1:
+                        queue._db.execute("PRAGMA query_only=ON")  # as where there is no room
+                        refused.set()
+                    return sent
+
+            hear(notifier, queue, incident())
+            delivering = asyncio.create_task(Desk(config, queue, Refused(), lambda: T0 + 10).run())
+            await asyncio.to_thread(server.wait, lambda seen: len(seen) == 1)
+            await refused.wait()
+            with pytest.raises(sqlite3.OperationalError):
+                hear(notifier, queue, incident(2))
+            queue._db.execute("PRAGMA query_only=OFF")
+            hear(notifier, queue, incident(3))
+            await asyncio.to_thread(server.wait, lambda seen: len(seen) == 2)
+            assert not delivering.done()
+            delivering.cancel()
+    told = [alert["labels"]["incident_id"] for each in server.seen for alert in each.json["alerts"]]
+    assert told == ["inc-1", "inc-3"]

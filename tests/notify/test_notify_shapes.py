@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from notify_cases import T0, confirmed, experiment, halted, hear, incident, opened
+from notify_cases import T0, confirmed, experiment, halted, hear, incident, line, opened
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpuchaos_stream.events.base import Severity
+from gpuchaos_stream.events.experiment import HaltState
 from gpuchaos_stream.notify.book import message
 from gpuchaos_stream.notify.conditions import of_experiment, of_incident
 from gpuchaos_stream.notify.message import Kind, Message
@@ -192,6 +193,26 @@ def test_slack_shows_the_parts_in_order() -> None:
     parts = ["*Injected:*", "*Broke with it:*", "*Not explained:*", "*Halted:*", "*Undo:*", "*What to do:*"]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("count", [1, 10])
+def test_slack_says_of_the_largest_message_whether_it_is_undone_and_what_to_do(count: int) -> None:
+    lines = tuple(line("xid_79", f"gpu/n{number:03d}/0", "far above its peers " * 20) for number in range(12))
+    state = halted(HaltState.ESCALATED).model_copy(update={"charged": lines, "unexplained": lines})
+    condition = next(each for each in of_experiment(state) if each.name == "ExperimentHalted")
+    _, body = request("slack", *[message(condition, Kind.OPENED, None)] * count, url=SECRET)
+    for text in slack_texts(body)[1:]:
+        assert len(text) <= 3000
+        assert "*Undo:* NOT undone" in text
+        assert "*What to do:* go to" in text
+        assert "gpuchaos-agent undo --all" in text
+
+
+def test_the_title_of_an_unconfirmed_undo_says_so_before_it_is_cut_off() -> None:
+    state = halted(HaltState.ESCALATED, reason="a rule that has much to say " * 20)
+    condition = next(each for each in of_experiment(state) if each.name == "ExperimentHalted")
+    _, body = request("opsgenie", message(condition, Kind.OPENED, None), api_key=SECRET)
+    assert body["message"].startswith("undo NOT confirmed: ")
 
 
 def test_slack_takes_ten_of_the_largest_messages_escaped() -> None:

@@ -151,5 +151,5 @@ def test_a_port_that_is_another_s_is_said_in_words() -> None:
             StatusServer(host="127.0.0.1", port=port, healthy=lambda: None, ready=lambda: None)
     said = f"127.0.0.1:{port}: cannot listen there (Address already in use); choose another --status-port"
     assert str(caught.value) == said
-    with pytest.raises(UserError, match="127.0.0.1:99999: cannot listen there"):
+    with pytest.raises(UserError, match=r"127\.0\.0\.1:99999: cannot listen there"):
         StatusServer(host="127.0.0.1", port=99999, healthy=lambda: None, ready=lambda: None)

@@ -89,5 +89,5 @@ def test_a_worker_makes_its_folder_with_those_above_it_or_says_why_not(tmp_path:
     _make_folder(tmp_path / "data/worker")
     assert (tmp_path / "data/worker").is_dir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="file: cannot be used .*; name another --data-dir"):
+    with pytest.raises(UserError, match=r"file: cannot be used .*; name another --data-dir"):
         _make_folder(tmp_path / "file")

@@ -35,7 +35,7 @@ class Slack(Receiver):
         ]
         room = (_ALL - _HEADER) // len(batch.messages)
         for message in batch.messages:
-            text = _text(message, titled=len(batch.messages) > 1)
+            text = _text(message, min(room, _SECTION), titled=len(batch.messages) > 1)
             blocks.append(
                 {"type": "section", "text": {"type": "mrkdwn", "text": _cut_escaped(text, min(room, _SECTION))}}
             )
@@ -52,12 +52,19 @@ def _title(message: Message) -> str:
     return f"{sign} {'resolved: ' if message.kind is Kind.RESOLVED else ''}{message.title}"
 
 
-def _text(message: Message, *, titled: bool) -> str:
-    lines = [f"*{_escape(_title(message))}*"] if titled else []
-    lines += [f"*{each.part}:* {_escape(each.text)}" for each in message.sections]
-    if message.link:
-        lines.append(f"<{message.link}|experiment>")
-    return "\n".join(lines)
+def _text(message: Message, room: int, *, titled: bool) -> str:
+    """All parts of a message in at most `room` characters."""
+    first = [f"*{_escape(_title(message))}*"] if titled else []
+    parts = [f"*{each.part}:* {_escape(each.text)}" for each in message.sections]
+    last = [f"<{message.link}|experiment>"] if message.link else []
+    # The longest parts give way: what to do stands last, and must not be what is cut off.
+    left = room - sum(len(each) + 1 for each in (*first, *last)) - len(parts)
+    most: dict[int, int] = {}
+    for nth, index in enumerate(sorted(range(len(parts)), key=lambda index: len(parts[index]))):
+        most[index] = min(len(parts[index]), max(left, 0) // (len(parts) - nth))
+        left -= most[index]
+    shown = [_cut_escaped(part, most[index]) for index, part in enumerate(parts)]
+    return "\n".join((*first, *shown, *last))
 
 
 def _escape(text: str) -> str:
