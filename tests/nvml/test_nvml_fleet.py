@@ -16,6 +16,7 @@ def test_a_healthy_node_has_all_its_numbers_and_tells_no_fact(fake: Fake, tmp_pa
     fake.base = healthy(8)
     fake.world()
     with Ticks(tmp_path) as ticks:
+        ticks.tick()  # a rate takes two
         # "nobody listens yet" is true until the thread that listens has begun.
         reading = ticks.until(lambda reading: reading.absent == {})
         assert ticks.facts == []
