@@ -20,6 +20,10 @@ _AGAIN_S: Final = 5.0
 #: A silence begins so much later than it is made: Alertmanager keeps a start that is not past, and renews by it.
 _AHEAD_S: Final = 1.0
 
+#: A silence ends by itself so long after its experiment should have recovered, seconds: who could say that it is over
+#: may have died, and what is silenced for ever is told to nobody.
+_OVERDUE_S: Final = 600.0
+
 #: Sends the request that the second argument makes, at a time, and says what became of it.
 Send = Callable[[Receiver, Callable[[], Request], float], Awaitable[Outcome]]
 
@@ -56,7 +60,7 @@ class Upkeep:
 
     async def _keep_silences(self, receiver: Alertmanager, now: float, *, due: bool) -> bool:
         """Makes, renews and removes silences; False: the receiver cannot be reached."""
-        running = self._running() if receiver.silence else {}
+        running = self._running(now) if receiver.silence else {}
         silences = self._queue.silences(receiver.name)
         for experiment_id in sorted(set(silences) | set(running)):
             fresh = (experiment_id in silences) == (experiment_id in running)
@@ -86,9 +90,9 @@ class Upkeep:
             each.labels.get(SIGNAL) == HARM for each in theirs
         )
 
-    def _running(self) -> dict[str, ExperimentState]:
+    def _running(self, now: float) -> dict[str, ExperimentState]:
         states = [ExperimentState.model_validate_json(each) for each in self._queue.experiments().values()]
-        return {each.id: each for each in states if each.status is not Status.PENDING}
+        return {each.id: each for each in states if each.status is not Status.PENDING and now < _over_at_last(each)}
 
     async def _silence(
         self, receiver: Alertmanager, experiment_id: str, silence_id: str | None, starts: float, now: float
@@ -109,6 +113,13 @@ class Upkeep:
             self._queue.keep_silence(receiver.name, experiment_id, None)
             self._ended.pop((receiver.name, experiment_id), None)
         return outcome
+
+
+def _over_at_last(state: ExperimentState) -> float:
+    """When an experiment of which nothing more is heard must be over, epoch seconds."""
+    objectives = state.plan.get("objectives")
+    ttr = objectives.get("ttr") if isinstance(objectives, dict) else None
+    return max(state.time, state.ends or 0.0) + (float(ttr) if isinstance(ttr, (int, float)) else 0.0) + _OVERDUE_S
 
 
 def _silence_id(answer: bytes) -> str | None:

@@ -147,7 +147,7 @@ async def test_an_alert_outlives_its_end_while_it_is_renewed_and_is_resolved_onc
 async def test_a_running_experiment_silences_its_own_harm_and_no_abort_signal(
     tmp_path: Path, alertmanager: str, unique: str
 ) -> None:
-    ours = {"cluster": unique, "id": unique, "started": time.time() - 9}
+    ours = {"cluster": unique, "id": unique, "started": time.time() - 9, "time": time.time(), "ends": time.time() + 60}
     state = experiment().model_copy(update=ours)
     harm = incident(attributed=True).model_copy(update={"cluster": unique, "experiment_id": unique})
     stranger = incident(2).model_copy(update={"cluster": unique})

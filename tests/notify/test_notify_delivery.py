@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from notify_cases import Seen, Server, confirmed, experiment, halted, hear, incident, opened, serving
+from notify_cases import Seen, Server, experiment, halted, hear, incident, opened, serving
 
 from gpuchaos_stream.notify import metrics
 from gpuchaos_stream.notify.config import Config
@@ -294,36 +294,6 @@ async def test_a_receiver_that_works_again_gets_at_once_what_would_have_been_tri
             pass
         assert len(server.seen) == 3, "nothing waits for its next try where one has just succeeded"
         assert healthy._value.get() == 1
-
-
-@pytest.mark.parametrize("over", [True, False])
-async def test_a_silence_goes_when_the_harm_is_over_or_has_outlived_the_experiment(tmp_path: Path, over: bool) -> None:
-    now = [1_790_000_000.0]
-
-    def behave(seen: Seen) -> tuple[int, dict[str, str], bytes]:
-        return (200, {}, b'{"silenceID": "s-1"}' if "silences" in seen.path else b"")
-
-    with serving(Server(behave=behave)) as server:
-        it = f"  - {{name: it, type: alertmanager, url: '{server.url}', allow_private: true, silence: true}}"
-        with opened(tmp_path, it) as (config, queue, notifier):
-            desk = Desk(config, queue, Sender(), lambda: now[0])
-
-            async def after(seconds: float, *events: object) -> list[str]:
-                hear(notifier, queue, *events, now=now[0])
-                now[0] += seconds
-                before = len(server.seen)
-                while await desk.step(config.receivers["it"]):
-                    pass
-                return [f"{each.method} {each.path.rsplit('/', 1)[-1]}" for each in server.seen[before:]]
-
-            assert "POST silences" in await after(5, experiment(), incident(attributed=True))
-            assert "DELETE s-1" not in await after(5, confirmed())
-            if over:
-                told = await after(5, incident(attributed=True, closed=now[0]))
-                assert told == ["POST alerts", "DELETE s-1"], "first that it is over"
-            else:
-                assert "DELETE s-1" in await after(61)
-            assert queue.silences("it") == {}
 
 
 def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
