@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,6 @@ from gpuchaos_stream.act.orders import order
 from gpuchaos_stream.commandline import Group, exits, output_option
 from gpuchaos_stream.events import topics
 from gpuchaos_stream.events.command import CommandKind
-from gpuchaos_stream.events.envelope import BadMessageError, from_value
 from gpuchaos_stream.events.experiment import BreakerState
 from gpuchaos_stream.events.signing import Signer
 from gpuchaos_stream.experiments import client
@@ -74,19 +72,6 @@ def trip(reason: str, key: Path | None, connection: Connection, output: Form) ->
     _order(CommandKind.STOP_ALL, reason, client.load_signer(key), connection, output)
 
 
-def latest_breaker(values: Iterable[bytes | None], cluster: str) -> BreakerState | None:
-    """The last breaker state of `cluster` among values of the experiments topic; None where there is none."""
-    found: BreakerState | None = None
-    for value in values:
-        try:
-            record = from_value(topics.EXPERIMENTS.name, value)
-        except BadMessageError:
-            continue  # the control stage's dead letters tell of it
-        if isinstance(record, BreakerState) and record.cluster == cluster:
-            found = record
-    return found
-
-
 def show(state: BreakerState | None, cluster: str, output: Form) -> str:
     """The breaker for a person, or in another form. None is a breaker that never tripped."""
     state = state or BreakerState(id="breaker", time=0.0, cluster=cluster)
@@ -114,20 +99,20 @@ def _order(kind: CommandKind, reason: str, signer: Signer, connection: Connectio
 async def _status(connection: Connection) -> BreakerState | None:
     async with connection.bus() as bus:
         records = await bus.snapshot([topics.EXPERIMENTS.name])
-        return latest_breaker((record.value for record in records), connection.cluster)
+        return client.latest_breaker((record.value for record in records), connection.cluster)
 
 
 async def _send(kind: CommandKind, reason: str, signer: Signer, connection: Connection) -> BreakerState | None:
     """Sends it; the breaker's state once it is as asked, None if that does not come in time."""
     cluster, tripped = connection.cluster, kind is CommandKind.STOP_ALL
     async with connection.bus() as bus, await bus.subscribe([topics.EXPERIMENTS.name], "earliest") as subscription:
-        before = latest_breaker((r.value for r in await subscription.read_to_end()), cluster)
+        before = client.latest_breaker((r.value for r in await subscription.read_to_end()), cluster)
         await client.send(bus, signer, order(kind, cluster, reason, now=time.time(), before=before))
         if before is not None and before.tripped == tripped:
             return before
         end = time.monotonic() + WAIT_S
         while time.monotonic() < end:
-            state = latest_breaker((r.value for r in await subscription.batch(0.5)), cluster)
+            state = client.latest_breaker((r.value for r in await subscription.batch(0.5)), cluster)
             if state is not None and state.tripped == tripped:
                 return state
     return None

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,21 +157,32 @@ async def states(bus: Bus, cluster: str | None = None) -> list[ExperimentState]:
 
 async def others(bus: Bus, cluster: str) -> list[str]:
     """The clusters besides this one that a control plane has spoken for."""
-    return sorted({event.cluster for event in await _kept(bus)} - {cluster})
+    return sorted({event.cluster for event in _events(await _kept(bus))} - {cluster})
 
 
 async def tripped(bus: Bus, cluster: str) -> str:
     """Why the breaker of the cluster is tripped; empty if it is not."""
-    states = [event for event in await _kept(bus) if isinstance(event, BreakerState) and event.cluster == cluster]
-    return states[-1].cause if states and states[-1].tripped else ""
+    state = latest_breaker(await _kept(bus), cluster)
+    return state.cause if state is not None and state.tripped else ""
 
 
-async def _kept(bus: Bus) -> list[Any]:
-    kept = []
-    for record in await bus.snapshot((topics.EXPERIMENTS.name,)):
-        with contextlib.suppress(BadMessageError):
-            kept.append(from_value(topics.EXPERIMENTS.name, record.value))
-    return kept
+def latest_breaker(values: Iterable[bytes | None], cluster: str) -> BreakerState | None:
+    """The last breaker state of `cluster` among values of the experiments topic; None where there is none."""
+    found: BreakerState | None = None
+    for event in _events(values):
+        if isinstance(event, BreakerState) and event.cluster == cluster:
+            found = event
+    return found
+
+
+async def _kept(bus: Bus) -> list[bytes | None]:
+    return [record.value for record in await bus.snapshot((topics.EXPERIMENTS.name,))]
+
+
+def _events(values: Iterable[bytes | None]) -> Iterator[Any]:
+    for value in values:
+        with contextlib.suppress(BadMessageError):  # the control stage's dead letters tell of it
+            yield from_value(topics.EXPERIMENTS.name, value)
 
 
 async def follow(records: AsyncIterator[Any], cluster: str | None = None) -> AsyncIterator[ExperimentState]:

@@ -187,7 +187,7 @@ def start_broker(kind: Kind, data_dir: Path | None = None, host: str = LOOPBACK)
     folder = Path(tempfile.mkdtemp(prefix=f"gpuchaos-{kind}-")) if data_dir is None else data_dir
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _TRIES + 1):
-        port, controller_port = _free_ports(host, 2)
+        port, controller_port = free_ports(host, 2)
         broker = RunningBroker(kind, folder, port, controller_port, owns_data=owns, host=host)
         try:
             broker.start()
@@ -208,7 +208,8 @@ def start_broker(kind: Kind, data_dir: Path | None = None, host: str = LOOPBACK)
     raise AssertionError  # the last attempt returned or raised
 
 
-def _free_ports(host: str, count: int) -> list[int]:
+def free_ports(host: str, count: int) -> list[int]:
+    """Ports of `host`, all different, that nobody had a moment ago."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

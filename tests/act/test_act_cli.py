@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuchaos_stream.act.cli import latest_breaker, show
+from gpuchaos_stream.act.cli import show
 from gpuchaos_stream.act.orders import order
 from gpuchaos_stream.cli import cli
 from gpuchaos_stream.errors import UserError
 from gpuchaos_stream.events.command import CommandKind, Role
 from gpuchaos_stream.events.experiment import BreakerState
 from gpuchaos_stream.events.signing import KeyRing, Signer, Verifier
+from gpuchaos_stream.experiments.client import latest_breaker
 from gpuchaos_stream.guard.breaker import Breaker
 
 

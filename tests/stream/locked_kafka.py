@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from lab.waiting import until
 
-from gpuchaos_stream.stream.brokers import LOOPBACK
+from gpuchaos_stream.stream.brokers import LOOPBACK, free_ports
 from gpuchaos_stream.stream.child import Child
 from gpuchaos_stream.stream.kafka import JVM_OPTIONS, PROPERTIES, fetch
 from gpuchaos_stream.stream.settings import KafkaSettings, aiokafka_options
@@ -117,7 +117,7 @@ def locked_kafka(folder: Path, users: Sequence[str]) -> Iterator[LockedKafka]:
     """Starts one that knows these users, and `ADMIN`; nobody but that one may do anything yet."""
     folder.mkdir(parents=True, exist_ok=True)
     certify(folder)
-    port, controller_port = free_ports(2)
+    port, controller_port = free_ports(LOOPBACK, 2)
     names = {"host": LOOPBACK, "port": port, "controller_port": controller_port}
     plain = PROPERTIES.format(**names, logs=folder / "logs")
     locks = _LOCKS.format(
@@ -182,15 +182,6 @@ def _certificate(
         .sign(issuers_key or key, hashes.SHA256())
     )
     return made, key
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody had a moment ago."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _listens(port: int) -> bool:

@@ -8,13 +8,12 @@ from pathlib import Path
 import httpx
 from lab.waiting import until
 
-from gpuchaos_stream.observe.serve import StatusServer
-from gpuchaos_stream.stream.brokers import RunningBroker
+from gpuchaos_stream.stream.brokers import LOOPBACK, RunningBroker, free_ports
 from gpuchaos_stream.stream.house import READY, House
 
 
 def test_a_worker_waits_for_its_broker_and_then_begins(own_kafka: RunningBroker, tmp_path: Path) -> None:
-    port = _free_port()
+    (port,) = free_ports(LOOPBACK, 1)
     with House(tmp_path, broker=None, settings=own_kafka.settings) as house:
         own_kafka.stop()
         worker = house.worker("worker", "--status-port", str(port))
@@ -31,9 +30,3 @@ def _asked(port: int, path: str) -> tuple[int, str] | None:
         answer = httpx.get(f"http://127.0.0.1:{port}/{path}")
         return answer.status_code, answer.text.strip()
     return None
-
-
-def _free_port() -> int:
-    server = StatusServer(host="127.0.0.1", port=0, healthy=lambda: None, ready=lambda: None)
-    server.close()
-    return server.port

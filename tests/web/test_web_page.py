@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_kit import PHONE, Clock, Look, chromium, looking
+from browser_kit import PHONE, Clock, Look, looking
 from playwright.sync_api import Browser
 from web_kit import (
     T0,
@@ -34,24 +33,6 @@ from gpuchaos_stream.web.site import NotSentError
 
 EXPERIMENT = "rdma-link-down-1a2b"
 HOSTILE = "<img/src=x/onerror=hacked=1>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(synthetic_board(64, 4), token_file=write_tokens(tmp_path), clock=Clock()) as server:
-        yield server
-
-
-@pytest.fixture
-def look(browser: Browser, server: Running) -> Iterator[Look]:
-    with looking(browser, server) as look:
-        yield look.open()
 
 
 def faults(phase: str, reason: str = "") -> tuple[InjectedFault, ...]:

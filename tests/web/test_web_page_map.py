@@ -6,27 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_kit import Clock, Look, chromium, looking
+from browser_kit import Clock, Look, looking
 from playwright.sync_api import Browser
 from web_kit import T0, Running, anomaly, breaker, incident, place, running, summary, synthetic_board
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
 def server() -> Iterator[Running]:
     with running(synthetic_board(128, 8), clock=Clock()) as server:
         yield server
-
-
-@pytest.fixture
-def look(browser: Browser, server: Running) -> Iterator[Look]:
-    with looking(browser, server) as look:
-        yield look.open()
 
 
 def seen(look: Look) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_kit import Clock, Look, chromium, looking
+from browser_kit import Clock, Look, looking
 from playwright.sync_api import Browser
-from web_kit import T0, TOKEN, Running, breaker, experiment, running, summary, synthetic_board, write_tokens
+from web_kit import T0, TOKEN, breaker, experiment, running, summary, synthetic_board, write_tokens
 
 from gpuchaos_stream.events.experiment import Status, Verdict
 from gpuchaos_stream.web import streams
@@ -18,28 +17,10 @@ EXPERIMENT = "rdma-link-down-1a2b"
 DAY_S = 86_400
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word about freshness comes ten times as often."""
     monkeypatch.setattr(streams, "PULSE_S", 0.2)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Running]:
-    with running(synthetic_board(64, 4), token_file=write_tokens(tmp_path), clock=Clock()) as server:
-        yield server
-
-
-@pytest.fixture
-def look(browser: Browser, server: Running) -> Iterator[Look]:
-    with looking(browser, server) as look:
-        yield look.open()
 
 
 def test_before_anything_is_known_nothing_is_claimed(browser: Browser) -> None:
